@@ -20,9 +20,8 @@ from machine.gpus.devices import Gpu, installed_gpus, visible_gpus
 from machine.gpus.nvml import driver_fault, driver_state
 from rundir.errors import UserError
 from rundir.finding import Figure, Finding
-from rundir.paths import ROOT
 from rundir.units import GIB, MIB
-from setup.check import missing_packages
+from setup.missing import missing_packages
 
 _SIZE = {"cpu": 512, "cuda": 2048}  # rows and columns of the matrices
 _FILL_BYTES = 64 * MIB
@@ -50,7 +49,7 @@ def main(findings: Findings, request: Request, _timeout_s: float) -> None:
 
 def check_packages() -> Finding:
     """Report versions, and fail if a requirement of pyproject.toml is missing or out of range."""
-    missing = missing_packages((ROOT / "pyproject.toml").read_text(encoding="utf-8"), "")
+    missing = missing_packages("")
     figures: dict[str, Figure] = {"python": platform.python_version()}
     for name in ("torch", "transformers"):
         try:

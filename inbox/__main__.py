@@ -1,4 +1,4 @@
-"""`python -P -m inbox`: the command-line entry point; see inbox/command.py."""
+"""`python -P -m inbox`: the command-line entry point; see inbox/inbox_command.py."""
 
 import signal
 import sys
@@ -8,6 +8,6 @@ if __name__ == "__main__":
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-    from inbox.command import main
+    from inbox.inbox_command import main
 
     main(sys.argv[1:])

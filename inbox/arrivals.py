@@ -6,11 +6,11 @@ import fcntl
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from inbox.layout import PRIORITIES, Layout, entries
+from inbox.layout import Layout, entries
 
 READY = ".ready"  # NAME.ready beside NAME, or .ready in a folder: it is complete now
 _UNFINISHED = (".tmp", ".part", ".partial", ".crdownload", "~")
@@ -36,8 +36,8 @@ class Arrival:
 
 
 @dataclass(slots=True, kw_only=True)
-class Seen:
-    """What one look has found: what can be taken, and why the rest has to wait, by its path."""
+class Drops:
+    """What was dropped: what can be taken, and why the rest has to wait, by its path."""
 
     ready: list[Arrival] = field(default_factory=list)
     waiting: dict[Path, str] = field(default_factory=dict)
@@ -52,18 +52,22 @@ class Arrivals:
         self._layout, self._settle_s, self._now = layout, settle_s, now
         self._since: dict[Path, tuple[Print, float]] = {}
 
-    def look(self) -> Seen:
+    def scan(self) -> Drops:
         """Look at everything that lies there."""
-        seen, there = Seen(), set()
-        for priority, folder in self._layout.drops():
-            for path in _candidates(folder, is_top=folder == self._layout.inbox):
-                there.add(path)
+        drops, since = Drops(), self._since
+        self._since = {}  # without what is gone
+        for priority, folder in self._layout.drops().items():
+            for entry in entries(folder):
+                path = Path(entry.path)
+                if is_ignored(entry.name) or path in self._layout.drops().values():
+                    continue
+                if path in since:
+                    self._since[path] = since[path]
                 if why := _why_never(path) or self._why_not_yet(path):
-                    seen.waiting[path] = why
+                    drops.waiting[path] = why
                 else:
-                    seen.ready.append(Arrival(path=path, priority=priority))
-        self._since = {path: since for path, since in self._since.items() if path in there}
-        return seen
+                    drops.ready.append(Arrival(path=path, priority=priority))
+        return drops
 
     def _why_not_yet(self, path: Path) -> str:
         """Return why this may still be written; "" once it is marked, or the same for long enough.
@@ -100,13 +104,6 @@ def is_ignored(name: str) -> bool:
     return name.startswith(".") or name.endswith((*_UNFINISHED, READY))
 
 
-def _candidates(folder: Path, *, is_top: bool) -> Iterator[Path]:
-    for entry in entries(folder):
-        is_drop = is_top and entry.name in PRIORITIES
-        if not is_drop and not is_ignored(entry.name):
-            yield Path(entry.path)
-
-
 def _why_never(path: Path) -> str:
     """Return why this cannot be taken as it is; "" if it can."""
     if path.is_symlink() and not path.readlink().is_absolute():
@@ -122,19 +119,19 @@ def _why_never(path: Path) -> str:
 def _fingerprint(path: Path) -> tuple[Print, str]:
     """Return what identifies the present content, and a file that is unfinished by its name."""
     if not path.is_dir():
-        return (_of_file(str(path), path.stat()),), ""
+        return (_print_of(str(path)),), ""
     parts, unfinished = [], ""
     for folder, _, names in os.walk(path):
         for name in names:
             if name.endswith(_UNFINISHED):
                 unfinished = name
-            file = os.path.join(folder, name)  # noqa: PTH118 - folders may hold very many
-            parts.append(_of_file(file, os.stat(file)))  # noqa: PTH116
+            parts.append(_print_of(f"{folder}/{name}"))
     return tuple(sorted(parts)), unfinished
 
 
-def _of_file(name: str, stat: os.stat_result) -> tuple[str, int, int, int]:
-    return name, stat.st_ino, stat.st_size, stat.st_mtime_ns
+def _print_of(file: str) -> tuple[str, int, int, int]:
+    status = os.stat(file)  # noqa: PTH116 - folders may hold very many
+    return file, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _is_open_for_writing(name: str) -> bool:

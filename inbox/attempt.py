@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-import shlex
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from inbox.jobs import Attempt, Job
+from inbox.inbox_settings import HELD_OUT, InboxSettings
+from inbox.jobs import Attempt, InboxJob
 from inbox.layout import Layout, entries
-from inbox.settings import HELD_OUT, Settings
 from rundir.checkpoints import complete_checkpoints, step_of
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
@@ -32,7 +30,7 @@ class Ended:
     exit_code: int | None
 
 
-def new_attempt(job: Job, layout: Layout) -> Attempt:
+def new_attempt(job: InboxJob, layout: Layout) -> Attempt:
     """Return the next attempt: it goes on from the last checkpoint, or anew.
 
     Anew if there is none, or if an attempt that went on from it has failed before the next one.
@@ -50,7 +48,7 @@ def new_attempt(job: Job, layout: Layout) -> Attempt:
 
 
 def command_of(
-    settings: Settings, job: Job, attempt: Attempt, model: str | None
+    settings: InboxSettings, job: InboxJob, attempt: Attempt, model: str | None
 ) -> tuple[str, ...]:
     """Return the command of an attempt, as a person would type it."""
     start = (str(settings.clone / "start.sh"), job.profile)
@@ -63,12 +61,12 @@ def command_of(
     return (*start, "--data", str(job.data), *name, *HELD_OUT, *base, *job.options)
 
 
-def name_of(job: Job, attempt: Attempt) -> str:
+def name_of(job: InboxJob, attempt: Attempt) -> str:
     """Return the name of an attempt's run, which no other has."""
     return f"{job.id}.{attempt.number}"
 
 
-def run_of(job: Job, attempt: Attempt, layout: Layout) -> RunDir | None:
+def run_of(job: InboxJob, attempt: Attempt, layout: Layout) -> RunDir | None:
     """Return the run folder of an attempt, once it has one."""
     its = re.compile(rf"\d{{8}}-\d{{6}}-{re.escape(name_of(job, attempt))}-[0-9a-f]{{4}}")
     runs = [entry.path for entry in entries(layout.runs) if its.fullmatch(entry.name)]
@@ -116,21 +114,14 @@ def _of_failure(attempt: Attempt, code: int | None) -> tuple[How, str]:
         return "hopeless", ExitCode.DATA.meaning
     if code == ExitCode.USAGE and not attempt.resumed:
         return "misconfigured", ExitCode.USAGE.meaning
-    return "failed", _meaning(code)
-
-
-def _meaning(code: int) -> str:
     if code < 0:
-        return f"./start.sh was killed by signal {-code}"
-    known = code in {int(code_) for code_ in ExitCode}
-    return ExitCode(code).meaning if known else f"./start.sh ended with exit code {code}"
+        return "failed", f"./start.sh was killed by signal {-code}"
+    try:
+        return "failed", ExitCode(code).meaning
+    except ValueError:
+        return "failed", f"./start.sh ended with exit code {code}"
 
 
-def shown(command: Sequence[str]) -> str:
-    """Return a command for people."""
-    return shlex.join(command)
-
-
-def log_of(job: Job) -> Path:
+def log_of(job: InboxJob) -> Path:
     """Return the file with the output of a job's last attempt."""
     return job.folder / f"attempt{len(job.attempts)}.log"

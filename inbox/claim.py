@@ -13,14 +13,14 @@ import shutil
 from pathlib import Path
 
 from inbox.arrivals import Arrival
-from inbox.jobs import Job, new_job, read_job
+from inbox.jobs import InboxJob, new_job, read_job
 from inbox.layout import Layout, entries
 from rundir.atomic import new_folder, remove_abandoned, sync
 
 _TAKEN = ".taken"  # where a dropped file stays if it lies on another file system than the queue
 
 
-def claim(layout: Layout, arrival: Arrival) -> Job:
+def claim(layout: Layout, arrival: Arrival) -> InboxJob:
     """Make a job of what was dropped. Raises OSError, and then it lies where it lay."""
     job = new_job(layout, arrival.path.name, arrival.priority)
     job.folder = layout.queue / f".{job.id}"
@@ -34,7 +34,7 @@ def claim(layout: Layout, arrival: Arrival) -> Job:
     return _name(job, layout)
 
 
-def _move(path: Path, job: Job) -> None:
+def _move(path: Path, job: InboxJob) -> None:
     """Move what was dropped into the job's folder, where no other has its name."""
     try:
         path.rename(job.data)
@@ -49,18 +49,13 @@ def _move(path: Path, job: Job) -> None:
             taken.parent.rmdir()
             raise
         sync(taken.parent)
-        _link(taken, job)
+        job.data.symlink_to(taken.absolute())  # nothing is copied, and nothing is removed
     sync(path.parent)
 
 
-def _link(taken: Path, job: Job) -> None:
-    """Point at data on another file system: nothing is copied, and nothing is removed."""
-    job.data.symlink_to(taken.absolute())
-
-
-def _take_marker(job: Job, layout: Layout) -> None:
+def _take_marker(job: InboxJob, layout: Layout) -> None:
     """Have the marker go along: the next of that name is not complete because this one was."""
-    drop = dict(layout.drops())[job.priority]
+    drop = layout.drops()[job.priority]
     arrival = Arrival(path=drop / job.name, priority=job.priority)
     if not arrival.is_marked:
         return
@@ -72,7 +67,7 @@ def _take_marker(job: Job, layout: Layout) -> None:
         arrival.marker.rename(drop / _TAKEN / job.id / arrival.marker.name)
 
 
-def _name(job: Job, layout: Layout) -> Job:
+def _name(job: InboxJob, layout: Layout) -> InboxJob:
     """Give the job's folder its name, by which it is in the queue."""
     _take_marker(job, layout)
     sync(job.folder / "data")
@@ -83,7 +78,7 @@ def _name(job: Job, layout: Layout) -> Job:
     return job
 
 
-def recover(layout: Layout) -> list[Job]:
+def recover(layout: Layout) -> list[InboxJob]:
     """Finish what a killed process had begun to claim; return those jobs. Raises OSError."""
     remove_abandoned(layout.queue)
     recovered = []
@@ -99,12 +94,12 @@ def recover(layout: Layout) -> list[Job]:
     return recovered
 
 
-def _is_linked(layout: Layout, job: Job) -> bool:
+def _is_linked(layout: Layout, job: InboxJob) -> bool:
     """Return whether its data was moved aside on another file system, and link to it."""
-    for _, drop in layout.drops():
+    for drop in layout.drops().values():
         taken = drop / _TAKEN / job.id / job.name
         if os.path.lexists(taken):
-            _link(taken, job)
+            job.data.symlink_to(taken.absolute())
             return True
     return False
 
@@ -119,7 +114,7 @@ def _undo(folder: Path) -> None:
         folder.rmdir()
 
 
-def add(layout: Layout, path: Path, priority: str) -> Job:
+def add(layout: Layout, path: Path, priority: str) -> InboxJob:
     """Make a job of a copy of `path`, which stays where it is. Raises OSError."""
     job = new_job(layout, path.name, priority)
     with new_folder(layout.queue / job.id) as folder:

@@ -12,16 +12,16 @@ import time
 from types import FrameType
 
 from inbox import claim, requests
-from inbox.arrivals import Arrivals, Seen
+from inbox.arrivals import Arrivals, Drops
 from inbox.carry_out import carry_out
-from inbox.content import Interrupted
-from inbox.jobs import Job, damaged_in, jobs_in
+from inbox.daemon_lock import held
+from inbox.daemon_state import State, StateFile
+from inbox.inbox_settings import InboxSettings
+from inbox.jobs import InboxJob, damaged_in, jobs_in
 from inbox.layout import Layout
-from inbox.lock import held
+from inbox.models.held_out_scores import StoppedError
 from inbox.pages import serve_pages
-from inbox.settings import Settings
-from inbox.state import State, StateFile
-from inbox.trainer import Trainer
+from inbox.trainer import JobTrainer
 from inbox.wake import Wake
 from rundir.units import GIB, size_text
 
@@ -34,7 +34,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _Turn = tuple[str, int, float]
 
 
-def serve(layout: Layout, settings: Settings) -> None:
+def serve(layout: Layout, settings: InboxSettings) -> None:
     """Train what is dropped until told to stop. Raises UserError if another daemon does."""
     # Who holds the lock is known to others, and answers signals: those before that wait.
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
@@ -48,32 +48,32 @@ def serve(layout: Layout, settings: Settings) -> None:
 class Daemon:
     """The only writer of the job folders, as it holds the lock."""
 
-    def __init__(self, layout: Layout, settings: Settings) -> None:
+    def __init__(self, layout: Layout, settings: InboxSettings) -> None:
         self._layout, self._settings = layout, settings
         self._log = _logger(layout)
-        watched = (*(drop for _, drop in layout.drops()), layout.queue, layout.control)
+        watched = (*layout.drops().values(), layout.queue, layout.control)
         self._wake = Wake(watched, settings.poll_s)
         self._state = State(watches_by=self._wake.means)
         self._state_file = StateFile(layout)
         self._arrivals = Arrivals(layout, settings.settle_s)
-        self._trainer = Trainer(layout, settings, self.say, self._hears_stop)
+        self._trainer = JobTrainer(layout, settings, self.say, self._hears_stop)
         self._ready_at: dict[_Turn, float] = {}  # monotonic
         self._is_stopping = self._end_now = False
         self._stopped_at = 0.0
         self._has_recovered = False
-        self._seen = Seen()
+        self._drops = Drops()
 
     def to_its_end(self) -> None:
         """Serve until a stop is requested and the training has saved and ended."""
         self._listen()
-        for asked in requests.pending(self._layout):
-            if asked.request == "stop":  # of the daemon before
-                asked.path.unlink(missing_ok=True)
+        for request in requests.pending(self._layout):
+            if request.kind == "stop":  # of the daemon before
+                request.path.unlink(missing_ok=True)
         self.say(f"watches {self._layout.inbox} by {self._wake.means}")
         if self._settings.monitor:
-            serve_pages(self._layout, self._settings.environ, self._note)
+            serve_pages(self._layout, self._settings.environ, self._log.info)
         while True:
-            wait_s = self._one_look()
+            wait_s = self._serve_once()
             if self._is_stopping and self._trainer.job is None:
                 break
             process = self._trainer.process if self._trainer.is_training else None
@@ -84,12 +84,12 @@ class Daemon:
         self._wake.close()
         self.say("stopped")
 
-    def _one_look(self) -> float:
+    def _serve_once(self) -> float:
         """Do all that can be done now; return for how many seconds nothing is to be done."""
         try:
             self._recover()
             self._answer_requests()
-            self._trainer.look()
+            self._trainer.end_if_over()
             if self._is_stopping:
                 self._stop()
             else:
@@ -97,7 +97,7 @@ class Daemon:
                 self._begin()
             self._state.error = ""
             wait_s = self._wait_s()
-        except Interrupted:
+        except StoppedError:
             self._trainer.let_go()
             wait_s = 0.0
         except OSError as error:  # a full disk, a folder that is gone: it may come back
@@ -121,28 +121,28 @@ class Daemon:
 
     def _answer_requests(self) -> None:
         self._hears_stop()  # first, whatever keeps the others from being done
-        for asked in requests.pending(self._layout):
-            if asked.request != "stop":
-                self.say(carry_out(asked, self._layout, self._trainer))
-                asked.path.unlink(missing_ok=True)
+        for request in requests.pending(self._layout):
+            if request.kind != "stop":
+                self.say(carry_out(request, self._layout, self._trainer))
+                request.path.unlink(missing_ok=True)
 
     def _hears_stop(self) -> bool:
         """Return whether to stop; looks for a request, as long work does not come back here."""
-        for asked in requests.pending(self._layout):
-            if asked.request == "stop":
+        for request in requests.pending(self._layout):
+            if request.kind == "stop":
                 self._ask_to_stop()
                 with contextlib.suppress(OSError):
-                    asked.path.unlink(missing_ok=True)
+                    request.path.unlink(missing_ok=True)
         return self._is_stopping
 
     def _take(self) -> None:
         """Make jobs of what is complete; what cannot be taken is told of, and stays."""
-        self._seen = self._arrivals.look()
-        for arrival in self._seen.ready:
+        self._drops = self._arrivals.scan()
+        for arrival in self._drops.ready:
             try:
                 job = claim.claim(self._layout, arrival)
             except OSError as error:
-                self._seen.waiting[arrival.path] = f"cannot be taken: {error.strerror or error}"
+                self._drops.waiting[arrival.path] = f"cannot be taken: {error.strerror or error}"
                 self._has_recovered = False
             else:
                 self.say(f"{job.id}: took {arrival.path.name}, {job.priority} priority")
@@ -172,7 +172,7 @@ class Daemon:
             f"{size_text(limit_bytes)} (--min-free-gib); ./airlock clean shows what can go"
         )
 
-    def _is_due(self, job: Job) -> bool:
+    def _is_due(self, job: InboxJob) -> bool:
         """Return whether a job need not wait (any more); a restart of the daemon waits anew."""
         now = time.monotonic()
         return now >= self._ready_at.setdefault(_turn(job), now + job.retry_after_s)
@@ -180,7 +180,7 @@ class Daemon:
     def _wait_s(self) -> float:
         """Return when to look again if nothing happens."""
         waits = [self._wake.idle_s]
-        if self._seen.waiting:
+        if self._drops.waiting:
             waits.append(self._settings.settle_s / 2)
         waits += [at - time.monotonic() for at in self._ready_at.values()]
         return max(_SHORTEST_S, min(wait for wait in waits if wait > 0))
@@ -190,7 +190,7 @@ class Daemon:
             self._trainer.let_go()
         elif self._end_now:
             self._end_now = False
-            self._trainer.end_now()
+            self._trainer.send_interrupt()
         else:
             self._trainer.interrupt("stop")
 
@@ -198,7 +198,7 @@ class Daemon:
         """Write the state; a disk that is full is no reason to end."""
         state, trainer = self._state, self._trainer
         state.job = trainer.job.id if trainer.job else ""
-        state.waiting = {str(path): why for path, why in self._seen.waiting.items()}
+        state.waiting = {str(path): why for path, why in self._drops.waiting.items()}
         state.damaged = [*damaged_in(self._layout.queue), *damaged_in(self._layout.processing)]
         state.looked_t = time.time()
         if self._is_stopping:
@@ -218,10 +218,6 @@ class Daemon:
         """Add a line to the log, and bring the state up to date."""
         self._log.info("%s", text)
         self._tell()
-
-    def _note(self, text: str) -> None:
-        """Add a line to the log: from any thread."""
-        self._log.info("%s", text)
 
     def _listen(self) -> None:
         for number in _SIGNALS:
@@ -244,7 +240,7 @@ class Daemon:
             self._is_stopping, self._stopped_at = True, time.monotonic()
 
 
-def _turn(job: Job) -> _Turn:
+def _turn(job: InboxJob) -> _Turn:
     """Return what names a job's next attempt; one that is asked for need not wait, and is new."""
     return job.id, len(job.attempts), job.retry_after_s
 

@@ -36,7 +36,7 @@ class Attempt:
 
 
 @dataclass(slots=True, kw_only=True)
-class Job:
+class InboxJob:
     """What job.json holds. `folder` is where the job lies now."""
 
     id: str
@@ -86,7 +86,7 @@ class Job:
         sync(before)
 
 
-def read_job(folder: Path, job_id: str = "") -> Job | None:
+def read_job(folder: Path, job_id: str = "") -> InboxJob | None:
     """Return the job in a folder; None if its record is missing or damaged.
 
     The folder is called like the job, or `job_id` says what that is called.
@@ -94,7 +94,7 @@ def read_job(folder: Path, job_id: str = "") -> Job | None:
     try:
         table = json.loads((folder / "job.json").read_text(encoding="utf-8"))
         attempts = [Attempt(**attempt) for attempt in table.pop("attempts")]
-        job = Job(**table, attempts=attempts, folder=folder)
+        job = InboxJob(**table, attempts=attempts, folder=folder)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
     return job if job.priority in PRIORITIES and job.id == (job_id or folder.name) else None
@@ -105,7 +105,7 @@ def folders_in(state: Path) -> list[Path]:
     return [Path(entry.path) for entry in entries(state) if _ID.fullmatch(entry.name)]
 
 
-def jobs_in(state: Path) -> list[Job]:
+def jobs_in(state: Path) -> list[InboxJob]:
     """Return the jobs in a state's folder, in the order in which they are trained."""
     jobs = (read_job(folder) for folder in folders_in(state))
     return sorted((job for job in jobs if job is not None), key=lambda job: job.order)
@@ -116,7 +116,7 @@ def damaged_in(state: Path) -> list[str]:
     return [folder.name for folder in folders_in(state) if read_job(folder) is None]
 
 
-def find_job(layout: Layout, word: str) -> tuple[str, Job] | None:
+def find_job(layout: Layout, word: str) -> tuple[str, InboxJob] | None:
     """Return (state, job) for an id, its number, or the name of what was dropped if one has it."""
     number = word.lstrip("0")  # 12, or 000012 as ids show it
     matches = [
@@ -128,21 +128,21 @@ def find_job(layout: Layout, word: str) -> tuple[str, Job] | None:
     return matches[0] if len(matches) == 1 else None
 
 
-def every_job(layout: Layout) -> Iterator[tuple[str, Job]]:
+def every_job(layout: Layout) -> Iterator[tuple[str, InboxJob]]:
     """Yield (state, job) for each job there is."""
     for state in ("processing", "queue", "done", "failed"):
         for job in jobs_in(layout.path / state):
             yield state, job
 
 
-def new_job(layout: Layout, name: str, priority: str) -> Job:
+def new_job(layout: Layout, name: str, priority: str) -> InboxJob:
     """Return a job with an id that no other has: number, name in plain letters, four hex digits.
 
     The number gives the order; the digits keep ids apart even if folders were taken away.
     """
     slug = re.sub(r"[^A-Za-z0-9]+", "-", Path(name).stem)[:_LONGEST_SLUG].strip("-").lower()
     job_id = f"{_last_number(layout) + 1:06d}-{slug or 'data'}-{secrets.token_hex(2)}"
-    return Job(id=job_id, name=name, priority=priority, dropped_t=time.time())
+    return InboxJob(id=job_id, name=name, priority=priority, dropped_t=time.time())
 
 
 def _last_number(layout: Layout) -> int:

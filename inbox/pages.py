@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 
 from inbox.layout import Layout
@@ -25,14 +26,12 @@ def serve_pages(layout: Layout, environ: Mapping[str, str], say: Callable[[str],
     It is called by another thread, a moment later.
     """
     words = ["monitor", "--inbox", str(layout.path), "--runs-dir", str(layout.runs)]
+    words += ["--until-end-of", str(os.getpid())]
     try:
         with layout.monitor_log.open("wb") as log:
             layout.monitor_log.chmod(0o600)  # it names the token
             process = subprocess.Popen(
-                [
-                    *(sys.executable, "-P", "-m", "launch"),
-                    *(*words, "--until-end-of", str(os.getpid())),
-                ],
+                [sys.executable, "-P", "-m", "launch", *words],
                 env=dict(environ),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -49,20 +48,13 @@ def _tell(layout: Layout, process: subprocess.Popen[bytes], say: Callable[[str],
     """Tell where the pages are once they are there, and when they have ended."""
     address = ""
     while not address and process.poll() is None:
-        with_token = _ADDRESS.search(_said(layout))
+        with_token = _ADDRESS.search(layout.monitor_log.read_text(errors="replace"))
         if with_token is None:
-            threading.Event().wait(_LOOK_S)
+            time.sleep(_LOOK_S)
             continue
         address = with_token[1]
         say(f"monitor: {address}inbox   (with controls: the address in {layout.monitor_log})")
     code = process.wait()
-    rest = _said(layout).strip().splitlines()
+    rest = layout.monitor_log.read_text(errors="replace").strip().splitlines()
     why = f": {rest[0]}" if rest and not address else ""
     say(f"the monitor has ended with {code}{why}; the inbox goes on without it")
-
-
-def _said(layout: Layout) -> str:
-    try:
-        return layout.monitor_log.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

@@ -18,37 +18,36 @@ ONCE = ("stop", "skip", "retry", "priority")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class InboxRequest:
     """One file of the control folder."""
 
-    request: str
+    kind: str  # one of ONCE
     path: Path
     job: str = ""  # an id; "" for the job that trains
     priority: str = ""
 
 
-def ask(layout: Layout, request: str, *, job: str = "", priority: str = "") -> Path:
+def ask(layout: Layout, kind: str, *, job: str = "", priority: str = "") -> Path:
     """Make a request, and return its file, which is gone once that is done. Raises OSError."""
-    assert request in ONCE, request
-    path = layout.control / f"{request}.{secrets.token_hex(4)}"
+    assert kind in ONCE, kind
+    path = layout.control / f"{kind}.{secrets.token_hex(4)}"
     write_text(path, json.dumps({"job": job, "priority": priority}) + "\n")
     return path
 
 
-def pending(layout: Layout) -> list[Asked]:
+def pending(layout: Layout) -> list[InboxRequest]:
     """Return the requests to be done once; a file made by hand, such as `stop`, may be empty."""
     requests = []
     for entry in entries(layout.control):
-        request = entry.name.partition(".")[0]
-        if request not in ONCE:
+        kind, path = entry.name.partition(".")[0], Path(entry.path)
+        if kind not in ONCE:
             continue
-        path = Path(entry.path)
         try:
             content = json.loads(path.read_text(encoding="utf-8") or "{}")
             words = {key: str(content.get(key, "")) for key in ("job", "priority")}
         except (OSError, ValueError, AttributeError):
             words = {}
-        requests.append(Asked(request=request, path=path, **words))
+        requests.append(InboxRequest(kind=kind, path=path, **words))
     return requests
 
 

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import signal
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Literal
+from dataclasses import asdict
+from math import inf
+from typing import Any, Literal
 
 from inbox import requests
-from inbox.attempt import Ended, command_of, judge, log_of, new_attempt, run_of, shown
-from inbox.content import Interrupted, content_hash
-from inbox.ending import Verdict, completed, finish, finish_again
-from inbox.jobs import Attempt, Job
+from inbox.attempt import Ended, command_of, judge, log_of, new_attempt, run_of
+from inbox.content_hash import content_hash
+from inbox.inbox_settings import InboxSettings
+from inbox.job_verdict import JobVerdict, completed, finish, finish_again
+from inbox.jobs import Attempt, InboxJob
 from inbox.layout import Layout
+from inbox.models.held_out_scores import Scorer
 from inbox.models.models import Models
-from inbox.models.scoring import InterruptedScoringError
-from inbox.process import Recorded, recorded, start
 from inbox.reasons import last_error, why_failed
-from inbox.settings import Settings
+from inbox.recorded_process import Recorded, recorded, start
 from rundir.errors import UserError
 from rundir.paths import RunDir
 
@@ -28,45 +30,50 @@ _LONGEST_BACKOFF_S = 3600.0
 _KILL_AFTER_S = 900.0  # a skipped training that has not saved and ended by then is killed
 
 
-class Trainer:
+class JobTrainer:
     """Carries one job at a time. `say` logs a line; `is_stopped` tells whether to end soon."""
 
     def __init__(
         self,
         layout: Layout,
-        settings: Settings,
+        settings: InboxSettings,
         say: Callable[[str], None],
         is_stopped: Callable[[], bool],
     ) -> None:
         self._layout, self._settings, self._say = layout, settings, say
         self._is_stopped = is_stopped
-        self._models = Models(layout.models, forgetting=settings.forgetting)
+        command = [str(settings.clone / "airlock")]
+        scorer = Scorer(command, settings.environ_for(layout), is_stopped)
+        self._models = Models(layout.models, forgetting=settings.forgetting, scorer=scorer)
         self._completed = completed(layout)
         self._popen: subprocess.Popen[bytes] | None = None
-        self._asked_at: float | None = None  # monotonic: when the attempt was interrupted
-        self.job: Job | None = None
+        self._is_interrupted = False  # the present attempt
+        self._kill_at = inf  # monotonic: when it is skipped and has not ended by itself
+        self.job: InboxJob | None = None
         self.doing = ""  # "training", "hashing", "scoring"; "" without a job
 
     @property
     def process(self) -> Recorded | None:
         """The process of the present attempt, ended or not; None without one."""
-        if self.job is None or not self.job.attempts:
-            return None
-        return recorded(self.job.attempts[-1].process)
+        return recorded(self._attempt.process) if self._attempt else None
 
     @property
     def run(self) -> RunDir | None:
         """The run folder of the present attempt, once there is one."""
-        if self.job is None or not self.job.attempts:
+        if self.job is None or self._attempt is None:
             return None
-        return run_of(self.job, self.job.attempts[-1], self._layout)
+        return run_of(self.job, self._attempt, self._layout)
 
     @property
     def is_training(self) -> bool:
         """True if an attempt has been started whose end is not on record."""
-        return bool(self.job and self.job.attempts and self.job.attempts[-1].ended_t is None)
+        return self._attempt is not None and self._attempt.ended_t is None
 
-    def take_over(self, job: Job) -> None:
+    @property
+    def _attempt(self) -> Attempt | None:
+        return self.job.attempts[-1] if self.job and self.job.attempts else None
+
+    def take_over(self, job: InboxJob) -> None:
         """Go on with a job that another daemon has left in processing. Raises OSError."""
         if finish_again(job, self._layout):
             self._completed = completed(self._layout)
@@ -81,10 +88,10 @@ class Trainer:
             self._say(f"{job.id}: {'trains on' if alive else 'its process is gone'}")
         return None
 
-    def begin(self, job: Job | None) -> None:
+    def begin(self, job: InboxJob | None) -> None:
         """Start an attempt at the present job, or at the next one.
 
-        Raises OSError, and then the next look tries again, or Interrupted by a stop.
+        Raises OSError, and then the next look tries again, or StoppedError.
         """
         if self.job is None and job is not None:
             job.move(self._layout.processing)
@@ -106,13 +113,13 @@ class Trainer:
         attempt = new_attempt(job, self._layout)
         if not attempt.resumed:
             try:
-                self._set_way(job)
+                self._set_recipe(job)
             except OSError as error:  # taken away, or not to be read: others can be trained
                 return self._finish(self._verdict("failed", f"its data cannot be read: {error}"))
         earlier = self._completed.get(job.key)
         if earlier is not None and not job.train_again:
             reason = f"the same content was trained in the same way as {earlier}"
-            return self._finish(Verdict(result="duplicate", reason=reason, of_job=earlier))
+            return self._finish(JobVerdict(result="duplicate", reason=reason, of_job=earlier))
         try:
             model = self._models.start_from(fresh=self._settings.fresh)
         except UserError as error:  # `current` leads nowhere: a person says what to go on from
@@ -120,7 +127,7 @@ class Trainer:
             job.move(self._layout.queue)
             return self.let_go()
         command = command_of(self._settings, job, attempt, model)
-        self._asked_at, self.doing = None, "training"
+        self._is_interrupted, self._kill_at, self.doing = False, inf, "training"
         job.attempts.append(attempt)
         try:
             job.write()  # counted before it is started: one that kills the machine counts as well
@@ -128,27 +135,27 @@ class Trainer:
         except OSError:
             job.attempts.pop()  # it never ran; what is on the disk already counts it
             raise
-        return self._say(f"{job.id}: attempt {attempt.number}: {shown(command)}")
+        return self._say(f"{job.id}: attempt {attempt.number}: {shlex.join(command)}")
 
-    def _set_way(self, job: Job) -> None:
-        """Settle what a job is trained on, and how. Raises OSError or Interrupted."""
+    def _set_recipe(self, job: InboxJob) -> None:
+        """Settle what a job is trained on, and how. Raises OSError or StoppedError."""
         if not job.content_hash:
             self.doing = "hashing"
             self._say(f"{job.id}: reads {job.name}")
             job.content_hash = content_hash(job.data, self._is_stopped)
         job.profile, job.options = self._settings.profile, list(self._settings.options)
-        job.key = f"{job.content_hash[:32]}-{self._settings.way}"
+        job.key = f"{job.content_hash[:32]}-{self._settings.recipe}"
 
     def _launched(
-        self, job: Job, attempt: Attempt, command: tuple[str, ...]
+        self, job: InboxJob, attempt: Attempt, command: tuple[str, ...]
     ) -> subprocess.Popen[bytes]:
         def record(process: Recorded) -> None:
-            attempt.process = process.as_json()
+            attempt.process = asdict(process)
             job.write()
 
         return start(command, self._settings.environ_for(self._layout), log_of(job), record)
 
-    def look(self) -> None:
+    def end_if_over(self) -> None:
         """Bring the attempt to its end if its process has ended.
 
         Raises OSError, and then the job is to be taken over as the disk has it: what could not be
@@ -162,7 +169,7 @@ class Trainer:
             self.let_go()
             raise
 
-    def _end(self, job: Job) -> None:
+    def _end(self, job: InboxJob) -> None:
         """Decide what becomes of a job whose process has ended; its verdict is written first."""
         attempt = job.attempts[-1]
         code = self._popen.returncode if self._popen else None
@@ -180,7 +187,7 @@ class Trainer:
         if ended.how == "misconfigured":
             requests.pause(self._layout, f"{why}: {last_error(log_of(job))}")
         if ended.how == "hopeless" or job.num_failures >= self._settings.attempts:
-            return self._finish(self._verdict("failed", why, fix))
+            return self._finish(self._verdict("failed", why, fix=fix))
         wait_s = self._settings.backoff_s * 2 ** max(0, job.num_failures - 1)
         job.retry_after_s = min(wait_s, _LONGEST_BACKOFF_S) if ended.how == "failed" else 0.0
         attempt.ended_t, attempt.reason = time.time(), why
@@ -202,24 +209,16 @@ class Trainer:
         self._say(f"{job.id}: {ended.reason}; its model is considered")
         try:
             outcome = self._models.consider(
-                job_id=job.id,
-                name=job.name,
-                content_hash=job.content_hash,
-                run=run.path,
-                command=[str(self._settings.clone / "airlock")],
-                env=self._settings.environ_for(self._layout),
-                is_stopped=self._is_stopped,
+                job_id=job.id, name=job.name, content_hash=job.content_hash, run=run.path
             )
-        except InterruptedScoringError as error:
-            raise Interrupted from error
         except (UserError, subprocess.SubprocessError, ValueError, KeyError) as error:
             reason = f"{ended.reason}, but its model could not be considered: {error}"
             return self._finish(self._verdict("failed", reason))
-        verdict = self._verdict("done", f"{ended.reason}; {outcome.reason}")
-        scored = replace(verdict, is_current=outcome.is_current, scores=outcome.scores)
-        return self._finish(scored)
+        reason = f"{ended.reason}; {outcome.reason}"
+        scored = {"is_current": outcome.is_current, "scores": outcome.scores}
+        return self._finish(self._verdict("done", reason, **scored))
 
-    def _finish(self, verdict: Verdict) -> None:
+    def _finish(self, verdict: JobVerdict) -> None:
         job = self.job
         assert job is not None
         finish(job, verdict, self._layout)
@@ -228,24 +227,18 @@ class Trainer:
         self._say(f"{job.id}: {verdict.result}: {verdict.reason}")
         self.job, self.doing, self._popen = None, "", None
 
-    def _verdict(self, result: str, reason: str, fix: str = "") -> Verdict:
-        run = self.run
-        return Verdict(result=result, reason=reason, fix=fix, run=str(run.path) if run else "")
+    def _verdict(self, result: str, reason: str, **fields: Any) -> JobVerdict:
+        run = str(self.run.path) if self.run else ""
+        return JobVerdict(result=result, reason=reason, run=run, **fields)
 
     def _is_running(self) -> bool:
         if self._popen is not None:
             is_running = self._popen.poll() is None
         else:
             is_running = self.process is not None and self.process.is_alive
-        if is_running and self._asked_at is not None:
-            self._end_if_overdue(time.monotonic() - self._asked_at)
-        return is_running
-
-    def _end_if_overdue(self, since_s: float) -> None:
-        """Kill a training that is skipped and does not end; one that is stopped has its time."""
-        assert self.job is not None
-        if self.job.attempts[-1].asked == "skip" and since_s > _KILL_AFTER_S and self.process:
+        if is_running and self.process is not None and time.monotonic() > self._kill_at:
             self.process.send(signal.SIGKILL)
+        return is_running
 
     def interrupt(self, why: Literal["stop", "skip"]) -> None:
         """Have the training save after its step and end; only its own recorded process is told.
@@ -259,14 +252,15 @@ class Trainer:
             job.attempts[-1].asked = why
             with contextlib.suppress(OSError):  # a full disk must not keep it from saving
                 job.write()
-        if self._asked_at is None and self.process is not None:
-            self._asked_at = time.monotonic()
-            self.process.send(signal.SIGINT)
+        if why == "skip":  # one that is stopped has its time
+            self._kill_at = time.monotonic() + _KILL_AFTER_S
+        if not self._is_interrupted:
+            self.send_interrupt()
 
-    def end_now(self) -> None:
-        """Have the training end without another step, as a second Ctrl-C does."""
+    def send_interrupt(self) -> None:
+        """Send SIGINT; the second one has the training end without another step."""
         if self.process is not None:
-            self.process.send(signal.SIGINT)
+            self._is_interrupted = self.process.send(signal.SIGINT)
 
     def skip(self) -> None:
         """End the present job for good; it is set aside among the failed ones. Raises OSError."""

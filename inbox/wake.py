@@ -9,6 +9,8 @@ import select
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from machine.mounts import filesystem_of, is_network
+
 try:
     from watchdog.events import (
         DirCreatedEvent,
@@ -27,8 +29,6 @@ except ImportError:  # an extra: without it the folder is looked at every few se
     HAS_WATCHDOG = False
 
 _CALM_S = 30.0  # between two looks where inotify tells of changes, in case it misses one
-# Where other machines may write, and the kernel does not tell of it.
-REMOTE = ("nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "glusterfs", "lustre", "gpfs", "afs")
 
 
 class Wake:
@@ -64,7 +64,8 @@ class Wake:
 
 def _watch(folders: list[Path], call: Callable[[], None]) -> Callable[[], None] | None:
     """Have `call()` called whenever something changes in the folders; None if that cannot be."""
-    if not HAS_WATCHDOG or any(file_system(folder) in REMOTE for folder in folders):
+    # On a network file system other machines may write, and the kernel does not tell of it.
+    if not HAS_WATCHDOG or any(is_network(filesystem_of(folder)) for folder in folders):
         return None
 
     class Handler(FileSystemEventHandler):
@@ -87,18 +88,3 @@ def _watch(folders: list[Path], call: Callable[[], None]) -> Callable[[], None] 
     except OSError:  # as many watches as a user may have
         return None
     return observer.stop
-
-
-def file_system(path: Path) -> str:
-    """Return the type of the file system that a folder lies on; "" if that cannot be told."""
-    try:
-        lines = Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
-        device = os.stat(path).st_dev  # noqa: PTH116 - one look
-    except OSError:
-        return ""
-    wanted = f"{os.major(device)}:{os.minor(device)}"
-    for line in lines:
-        words = line.split()
-        if words[2] == wanted:
-            return words[words.index("-") + 1]
-    return ""

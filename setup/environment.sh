@@ -21,19 +21,17 @@ airlock_help() {
     case ${1:-} in -h | --help) set -- airlock "$1" ;; esac
     case ${2:-} in -h | --help) ;; *) return 0 ;; esac
     case $1 in */*) return 0 ;; esac
-    airlock_text=$AIRLOCK_ROOT/setup/help/$1.txt
-    if [ -f "$airlock_text" ]; then
-        cat -- "$airlock_text"
-        exit
+    if [ -f "$AIRLOCK_ROOT/setup/help/$1.txt" ]; then
+        exec cat -- "$AIRLOCK_ROOT/setup/help/$1.txt"
     fi
 }
 
-# check PYTHON MODE ARGUMENTS...: has PYTHON all that is needed? (check.py itself tells the user.)
-airlock_check() {
-    airlock_candidate=$1 airlock_mode=$2
+# run PROGRAM WHAT ARGUMENTS...: run missing.py (is all that is needed in WHAT?) or make.py.
+airlock_run() {
+    airlock_program=$AIRLOCK_ROOT/setup/$1 airlock_what=$2
     shift 2
-    PYTHONSAFEPATH=1 "$airlock_candidate" "$AIRLOCK_ROOT/setup/check.py" \
-        "$airlock_mode" "${airlock_extra:-}" "$AIRLOCK_SCRIPT" "$@"
+    PYTHONSAFEPATH=1 "$AIRLOCK_PY" "$airlock_program" "$airlock_what" "${airlock_extra:-}" \
+        "$AIRLOCK_SCRIPT" "$@"
 }
 
 # Complete: the marker, which is written last, says what is pinned now, and the base Python exists.
@@ -43,11 +41,6 @@ airlock_whole() {
         ${airlock_extra:+"$AIRLOCK_ROOT/requirements-$airlock_extra.txt"}
     [ -f "$airlock_marker" ] && [ -x "$AIRLOCK_ROOT/.venv/bin/python" ] &&
         [ "$(cat -- "$@")" = "$(cat -- "$airlock_marker")" ]
-}
-
-# Is DIRECTORY an environment that make.py made, or began to make?
-airlock_owns() {
-    [ -f "$1/.airlock-installed" ] || [ -f "$1/.airlock-installing" ]
 }
 
 # Finds a Python to run make.py with: any from 3.8 on, as uv provides that of .venv. Each is tried
@@ -80,26 +73,26 @@ case ${PYTHONPATH:-} in
 esac
 
 airlock_active=${VIRTUAL_ENV:-${CONDA_PREFIX:-}}
-if [ "${AIRLOCK_ENV:-}" = own ] || airlock_owns "$airlock_active"; then airlock_active=; fi
+for airlock_own in "$airlock_active"/.airlock-install*; do # that of a clone is not the user's
+    if [ "${AIRLOCK_ENV:-}" = own ] || [ -f "$airlock_own" ]; then airlock_active=; fi
+done
 
+AIRLOCK_PY=python3
 if [ -n "${AIRLOCK_PYTHON:-}" ]; then
     AIRLOCK_PY=$(command -v -- "$AIRLOCK_PYTHON") ||
         airlock_fail "AIRLOCK_PYTHON=$AIRLOCK_PYTHON is no program; unset it, or name a Python"
-    airlock_check "$AIRLOCK_PY" given "$@" || exit 4
+    airlock_run missing.py "AIRLOCK_PYTHON=$AIRLOCK_PY" "$@" || exit 4
 elif [ -n "$airlock_active" ]; then
     AIRLOCK_PY=$airlock_active/bin/python
     [ -x "$AIRLOCK_PY" ] ||
         airlock_fail "the active environment $airlock_active has no bin/python; leave it (deactivate)," \
             "or pass it by: AIRLOCK_ENV=own $AIRLOCK_SCRIPT"
-    airlock_check "$AIRLOCK_PY" active "$@" || exit 4
+    airlock_run missing.py "the active environment $airlock_active" "$@" || exit 4
 elif airlock_whole; then
     AIRLOCK_PY=$AIRLOCK_ROOT/.venv/bin/python
-elif [ -z "${AIRLOCK_ENV:-}" ] && airlock_check python3 quiet 2>/dev/null; then
-    AIRLOCK_PY=python3
-else
+elif [ "${AIRLOCK_ENV:-}" = own ] || ! airlock_run missing.py '' "$@" 2>/dev/null; then
     airlock_python
-    PYTHONSAFEPATH=1 "$AIRLOCK_PY" "$AIRLOCK_ROOT/setup/make.py" "${airlock_extra:-}" \
-        "$AIRLOCK_SCRIPT" "$@" || exit $?
+    airlock_run make.py .venv "$@" || exit $?
     AIRLOCK_PY=$AIRLOCK_ROOT/.venv/bin/python
 fi
 case $AIRLOCK_PY in /*) ;; */*) AIRLOCK_PY=$PWD/$AIRLOCK_PY ;; esac

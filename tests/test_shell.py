@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,13 +32,13 @@ def clone(tmp_path: Path) -> Clone:
     return made
 
 
-def test_start_hands_every_argument_over_as_it_was_typed(clone: Clone) -> None:
+@pytest.mark.parametrize(("script", "first"), [("start.sh", "run"), ("airlock", "doctor")])
+def test_every_argument_is_handed_over_as_it_was_typed(
+    clone: Clone, script: str, first: str
+) -> None:
     (clone.root.parent / "a file that * would match").touch()
-    assert clone.stub(*AWKWARD)["argv"] == ["run", *AWKWARD]
-
-
-def test_airlock_hands_every_argument_over_as_it_was_typed(clone: Clone) -> None:
-    assert clone.stub("doctor", *AWKWARD, script="airlock")["argv"] == ["doctor", *AWKWARD]
+    typed = ["doctor", *AWKWARD] if script == "airlock" else AWKWARD
+    assert clone.stub(*typed, script=script)["argv"] == [first, *AWKWARD]
 
 
 @pytest.mark.parametrize("script", ["start.sh", "start_single.sh", "start_4gpu.sh", "airlock"])
@@ -48,22 +49,15 @@ def test_a_script_is_found_through_links_from_any_folder(
     (elsewhere / "launch").mkdir(parents=True)
     (tmp_path / "first").symlink_to(clone.root / script)
     (elsewhere / "second").symlink_to("../first")
-    seen = clone.stub(script="../else where/second", cwd=elsewhere, CDPATH=str(tmp_path))
-    assert seen["file"] == str(clone.root / "launch/__main__.py")
+    program = clone.stub(script="../else where/second", cwd=elsewhere, CDPATH=str(tmp_path))
+    assert program["file"] == str(clone.root / "launch/__main__.py")
 
 
-def test_a_relative_call_works_with_cdpath_set(clone: Clone) -> None:
-    # A `cd` to ".." or to "launch" would use CDPATH, and print where it went.
-    result = clone.execute(["../start.sh"], clone.root / "launch", {"CDPATH": str(clone.bin)})
-    assert json.loads(result.stdout)["file"] == str(clone.root / "launch/__main__.py")
-
-
-@pytest.mark.parametrize("shell", ["sh", "bash"])
-def test_start_works_when_given_to_a_shell(clone: Clone, shell: str) -> None:
-    result = clone.execute([str(clone.bin / shell), "start_4gpu.sh", "tiny"], clone.root)
-    seen = json.loads(result.stdout)
-    assert seen["argv"] == ["run", "tiny"]
-    assert seen["env"]["AIRLOCK_SCRIPT"] == "./start_4gpu.sh", "what can be typed again"
+def test_start_works_when_given_to_a_shell(clone: Clone) -> None:
+    result = clone.execute([str(clone.bin / "sh"), "start_4gpu.sh", "tiny"], clone.root)
+    program = json.loads(result.stdout)
+    assert program["argv"] == ["run", "tiny"]
+    assert program["env"]["AIRLOCK_SCRIPT"] == "./start_4gpu.sh", "what can be typed again"
 
 
 def test_the_users_own_train_and_launch_in_the_current_folder_are_not_imported(
@@ -73,62 +67,52 @@ def test_the_users_own_train_and_launch_in_the_current_folder_are_not_imported(
     (hostile / "launch").mkdir(parents=True)
     for name in ("train.py", "launch/__init__.py", "launch/__main__.py", "json.py", "tomllib.py"):
         (hostile / name).write_text("raise SystemExit('the wrong module')")
-    seen = clone.stub(cwd=hostile)
-    assert seen["file"] == str(clone.root / "launch/__main__.py")
-    assert str(hostile) not in seen["path"]
+    program = clone.stub(cwd=hostile)
+    assert program["file"] == str(clone.root / "launch/__main__.py")
+    assert str(hostile) not in program["path"]
 
 
 def test_the_root_comes_first_on_pythonpath_and_the_users_entries_stay(clone: Clone) -> None:
     assert clone.stub()["env"]["PYTHONPATH"] == str(clone.root)
-    seen = clone.stub(PYTHONPATH="/one:/two")["env"]["PYTHONPATH"]
-    assert seen == f"{clone.root}:/one:/two"
-    assert clone.stub(PYTHONPATH=seen)["env"]["PYTHONPATH"] == seen
+    python_path = clone.stub(PYTHONPATH="/one:/two")["env"]["PYTHONPATH"]
+    assert python_path == f"{clone.root}:/one:/two"
+    assert clone.stub(PYTHONPATH=python_path)["env"]["PYTHONPATH"] == python_path
 
 
-@pytest.mark.parametrize("status", [0, 3, 21])
-@pytest.mark.parametrize("script", ["start.sh", "start_4gpu.sh", "airlock"])
-def test_the_exit_status_is_that_of_what_was_started(
-    clone: Clone, script: str, status: int
-) -> None:
-    assert clone.run(script=script, STUB_STATUS=str(status)).returncode == status
-
-
-def test_no_shell_stays_between_a_signal_and_what_was_started(clone: Clone) -> None:
+def test_the_exit_status_is_that_of_what_was_started_with_no_shell_in_between(clone: Clone) -> None:
+    assert clone.run(script="start_4gpu.sh", STUB_STATUS="3").returncode == 3
+    assert clone.run(script="airlock", STUB_STATUS="21").returncode == 21
     clone.write("launch/__main__.py", "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\n")
     # A shell in between would turn that into exit status 143.
     assert clone.run(script="start_single.sh").returncode == -15
 
 
-def test_start_presets_nothing(clone: Clone) -> None:
-    env = clone.stub("tiny")["env"]
-    own = {name: env[name] for name in env if name.startswith(("AIRLOCK_", "RUN_"))}
-    assert own == {"AIRLOCK_SCRIPT": str(clone.root / "start.sh")}  # as it was typed, and no preset
-    assert "NUM_GPUS" not in env
-
-
-def test_start_single_presets_one_gpu_14b_and_both_tests(clone: Clone) -> None:
-    seen = clone.stub("--lr", "1", script="start_single.sh")
-    assert seen["argv"] == ["run", "--lr", "1"]
-    preset = {k: v for k, v in seen["env"].items() if k.startswith(("AIRLOCK_", "RUN_"))}
-    assert preset == {
-        "AIRLOCK_PRESET_PROFILE": "14b",
-        "AIRLOCK_PRESET_NUM_GPUS": "1",
-        "AIRLOCK_SCRIPT": str(clone.root / "start_single.sh"),
-        "RUN_IMPORT_TEST": "1",
-        "RUN_SINGLE_GPU_TEST": "1",
-    }
-
-
-def test_start_4gpu_presets_four_gpus_and_32b_beside_the_users_num_gpus(clone: Clone) -> None:
-    env = clone.stub(script="start_4gpu.sh", NUM_GPUS="2")["env"]
-    assert (env["AIRLOCK_PRESET_PROFILE"], env["AIRLOCK_PRESET_NUM_GPUS"]) == ("32b", "4")
-    assert env["NUM_GPUS"] == "2"
-    assert "RUN_IMPORT_TEST" not in env
-
-
-def test_a_test_that_the_user_turned_off_stays_off(clone: Clone) -> None:
-    env = clone.stub(script="start_single.sh", RUN_IMPORT_TEST="0")["env"]
-    assert (env["RUN_IMPORT_TEST"], env["RUN_SINGLE_GPU_TEST"]) == ("0", "1")
+@pytest.mark.parametrize(
+    ("script", "given", "preset"),
+    [
+        ("start.sh", {}, {}),
+        ("start_single.sh", {}, {"PROFILE": "14b", "NUM_GPUS": "1", "RUN": ("1", "1")}),
+        # A test that the user turned off stays off, and the user's NUM_GPUS is another variable.
+        (
+            "start_single.sh",
+            {"RUN_IMPORT_TEST": "0"},
+            {"PROFILE": "14b", "NUM_GPUS": "1", "RUN": ("0", "1")},
+        ),
+        ("start_4gpu.sh", {"NUM_GPUS": "2"}, {"PROFILE": "32b", "NUM_GPUS": "4"}),
+    ],
+)
+def test_each_script_presets_what_its_name_says(
+    clone: Clone, script: str, given: dict[str, str], preset: dict[str, Any]
+) -> None:
+    program = clone.stub("--lr", "1", script=script, **given)
+    assert program["argv"] == ["run", "--lr", "1"]
+    expected = {f"AIRLOCK_PRESET_{name}": preset[name] for name in preset if name != "RUN"}
+    expected["AIRLOCK_SCRIPT"] = str(clone.root / script)  # as it was typed
+    tests = ("RUN_IMPORT_TEST", "RUN_SINGLE_GPU_TEST")
+    expected |= dict(zip(tests, preset.get("RUN", ()), strict=False))
+    env = program["env"]
+    assert {k: env[k] for k in env if k.startswith(("AIRLOCK_", "RUN_"))} == expected
+    assert env.get("NUM_GPUS") == given.get("NUM_GPUS")
 
 
 def test_a_clone_in_a_path_with_a_colon_is_refused_in_words(clone: Clone) -> None:
@@ -142,6 +126,7 @@ def test_a_clone_in_a_path_with_a_colon_is_refused_in_words(clone: Clone) -> Non
 def tests_in_clone(clone: Clone) -> Clone:
     """Return a clone with a test of each tier, to be run with the Python that runs this test."""
     clone.env |= {"AIRLOCK_PYTHON": sys.executable, "PYTHONDONTWRITEBYTECODE": "1"}
+    clone.env["PYTEST_XDIST_AUTO_NUM_WORKERS"] = "0"  # no second process for six empty tests
     pyproject = clone.root / "pyproject.toml"
     clone.write("pyproject.toml", pyproject.read_text().replace('"airlock-tiny>=1.0"', ""))
     clone.write(
@@ -154,6 +139,11 @@ def tests_in_clone(clone: Clone) -> Clone:
         "@pytest.mark.long\ndef test_long(): pass\n"
         "@pytest.mark.gpu\ndef test_gpu(): pass\n",
     )
+    clone.write(
+        "tests/conftest.py",
+        "def pytest_addoption(parser): parser.addoption('--only', action='append')\n"
+        "def pytest_report_header(config): return f'only {config.getoption(\"only\")}'\n",
+    )
     return clone
 
 
@@ -162,9 +152,9 @@ def tests_in_clone(clone: Clone) -> Clone:
     [
         ([], {"short", "sample"}),
         (["--runs"], {"runs"}),
-        (["--all"], {"long", "repeats", "gpu"}),
+        # A part may be named like a folder, which pytest would take for one of its own arguments.
+        (["--all", "--only", "launch", "--only", "hangs"], {"long", "repeats", "gpu"}),
         (["tests/test_tiers.py", "--all", "-k", "long or short"], {"long", "repeats"}),
-        (["tests/test_tiers.py", "-k", "long or short"], {"short"}),
         (["-m", "gpu"], {"gpu"}),
     ],
 )
@@ -175,45 +165,37 @@ def test_the_test_script_runs_the_tier_and_the_tests_asked_for(
     assert result.returncode == 0, result.stdout + result.stderr
     passed = [line for line in result.stdout.splitlines() if "PASSED" in line]
     assert {re.findall(r"::test_(\w+)", line)[0] for line in passed} == expected
+    assert ("only ['launch', 'hangs']" in result.stdout) == ("--only" in arguments)
 
 
 def test_the_test_script_tells_its_tiers_without_an_environment(clone: Clone) -> None:
     shutil.rmtree(clone.root / ".venv")
-    told = clone.run("--help", script="test.sh").stdout
-    assert all(f"./test.sh {tier}" in told for tier in ("--runs", "--all"))
-    assert "set -eu" not in told
+    help_text = clone.run("--help", script="test.sh").stdout
+    assert all(f"./test.sh {tier}" in help_text for tier in ("--runs", "--all"))
+    assert "set -eu" not in help_text
     assert not (clone.root / ".venv").exists()
 
 
-@pytest.mark.parametrize(
-    ("script", "arguments", "name"),
-    [
-        ("start.sh", ["--help"], "start"),
-        ("start.sh", ["-h"], "start"),
-        ("start_single.sh", ["--help"], "start_single"),
-        ("start_4gpu.sh", ["--help"], "start_4gpu"),
-        ("airlock", ["run", "--help"], "run"),
-        ("airlock", ["--help"], "airlock"),
-        ("airlock", ["plan", "--help"], "plan"),
-    ],
-)
-def test_help_needs_no_environment(
-    clone: Clone, script: str, arguments: list[str], name: str
-) -> None:
+def test_help_needs_no_environment(clone: Clone) -> None:
     shutil.rmtree(clone.root / ".venv")
     (clone.bin / "python3").unlink()
-    result = clone.run(*arguments, script=script, VIRTUAL_ENV="/nowhere")
-    assert (result.returncode, result.stderr) == (0, "")
-    assert result.stdout == (SOURCE / f"setup/help/{name}.txt").read_text()
+    typed = {"start.sh": "start", "start_single.sh": "start_single", "start_4gpu.sh": "start_4gpu"}
+    typed |= {"airlock": "airlock", "airlock run": "run", "airlock plan": "plan"}
+    for words, name in typed.items():
+        script, *arguments = words.split()
+        option = "-h" if words == "start.sh" else "--help"
+        result = clone.run(*arguments, option, script=script, VIRTUAL_ENV="/nowhere")
+        assert (result.returncode, result.stderr) == (0, "")
+        assert result.stdout == (SOURCE / f"setup/help/{name}.txt").read_text()
 
 
 @pytest.mark.parametrize("script", ["start.sh", "start_single.sh", "start_4gpu.sh"])
 def test_the_help_of_a_start_script_names_what_it_presets_and_what_the_environment_does(
     clone: Clone, script: str
 ) -> None:
-    told = " ".join(clone.run("--help", script=script).stdout.split())
-    assert told.startswith(f"Usage: ./{script} ")
-    first = told.partition("A profile that names no training data")[0]
+    help_text = " ".join(clone.run("--help", script=script).stdout.split())
+    assert help_text.startswith(f"Usage: ./{script} ")
+    first = help_text.partition("A profile that names no training data")[0]
     preset = {
         "start.sh": ("32b, on all visible GPUs",),
         "start_single.sh": ("14b, 1 rank", "RUN_IMPORT_TEST=1", "RUN_SINGLE_GPU_TEST=1"),
@@ -226,7 +208,7 @@ def test_the_help_of_a_start_script_names_what_it_presets_and_what_the_environme
         if name.startswith(("AIRLOCK_PRESET_", "RUN_")):
             assert value in first
     for name in ("NUM_GPUS=N", "RUN_IMPORT_TEST=1", "RUN_SINGLE_GPU_TEST=1", "--demo"):
-        assert name in told
+        assert name in help_text
 
 
 @pytest.mark.parametrize("arguments", [["my_train.py", "--help"], ["tiny", "-h"]])
@@ -234,20 +216,9 @@ def test_help_that_is_anothers_is_handed_over(clone: Clone, arguments: list[str]
     assert clone.stub(*arguments)["argv"] == ["run", *arguments]
 
 
-def test_a_part_that_is_named_like_a_folder_is_handed_over_as_a_part(tests_in_clone: Clone) -> None:
-    tests_in_clone.write(
-        "tests/conftest.py",
-        "def pytest_addoption(parser): parser.addoption('--only', action='append')\n"
-        "def pytest_report_header(config): return f'only {config.getoption(\"only\")}'\n",
-    )
-    told = tests_in_clone.run("--all", "--only", "launch", "--only", "hangs", script="test.sh")
-    assert told.returncode == 0, told.stdout + told.stderr
-    assert "only ['launch', 'hangs']" in told.stdout
-
-
 def test_the_test_script_fails_when_a_test_does(tests_in_clone: Clone) -> None:
     tests_in_clone.write("tests/test_bad.py", "def test_bad(): assert False\n")
-    assert tests_in_clone.run(script="test.sh").returncode == 1
+    assert tests_in_clone.run("tests/test_bad.py", script="test.sh").returncode == 1
 
 
 @pytest.fixture

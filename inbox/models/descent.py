@@ -5,6 +5,7 @@ A line for each model that was considered, oldest first, for people and programs
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -30,12 +31,10 @@ class Descent:
         """Return all lines that can be read."""
         entries = []
         for text in self._text().splitlines():
-            try:
+            with contextlib.suppress(ValueError):  # edited by hand
                 line = json.loads(text)
-                is_one = isinstance(line, dict) and isinstance(line["job"], str)
-            except (ValueError, KeyError):
-                continue  # edited by hand
-            entries += [line] if is_one else []
+                if isinstance(line, dict) and isinstance(line.get("job"), str):
+                    entries.append(line)
         return entries
 
     def add(self, line: Line) -> None:

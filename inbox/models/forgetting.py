@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from inbox.models.scoring import Score
+from inbox.models.held_out_scores import Score
 
 # Nats a label token. Below this a rise is noise: of a set that is all but learnt by heart, the loss
 # doubles from one training to the next, and no answer changes.

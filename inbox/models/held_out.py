@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from inbox.models.set_name import free_name, set_name
-from rundir.atomic import write_text
+from rundir.atomic import sync, write_text
 from rundir.config import RunConfig
 from rundir.paths import RunDir
 
@@ -105,17 +103,13 @@ def _digest(files: Sequence[Path]) -> str:
 
 def _join(files: Sequence[Path], to: Path) -> None:
     """Write the contents of `files` to a new file, which appears whole."""
-    with tempfile.NamedTemporaryFile(dir=to.parent, prefix=f".{to.name}.", delete=False) as made:
-        try:
-            for path in files:
-                with path.open("rb") as file:
-                    shutil.copyfileobj(file, made)
-            made.flush()
-            os.fsync(made.fileno())
-        except OSError:
-            Path(made.name).unlink(missing_ok=True)
-            raise
-    Path(made.name).replace(to)
+    new = to.with_name(f".{to.name}")
+    with new.open("wb") as made:
+        for path in files:
+            with path.open("rb") as file:
+                shutil.copyfileobj(file, made)
+    sync(new)
+    new.replace(to)
 
 
 def _settings(config: RunConfig) -> list[str]:

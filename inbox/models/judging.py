@@ -6,12 +6,11 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from inbox.models.descent import Descent, Line
 from inbox.models.forgetting import change, objections
 from inbox.models.held_out import HeldOutSet, HeldOutSets
-from inbox.models.scoring import Score, Scorer, ScoringFailedError
+from inbox.models.held_out_scores import Score, Scorer, ScoringFailedError
 
 _UNKNOWN = Score(loss=None)
 
@@ -29,26 +28,24 @@ class Candidate:
     own: HeldOutSet | None  # what was held out of its data
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Judge:
     """Judges candidates by the held-out losses of their own set, and of the current model's."""
 
-    def __init__(
-        self,
-        *,
-        forgetting: float,
-        descent: Descent,
-        sets: HeldOutSets,
-        scorer: Scorer,
-        current: Path | None,
-    ) -> None:
-        self._forgetting, self._descent, self._sets = forgetting, descent, sets
-        self._scorer, self._current = scorer, current
-        self._line_of_current = None if current is None else descent.of(current.name)
+    forgetting: float
+    descent: Descent
+    sets: HeldOutSets
+    scorer: Scorer
+    current: Path | None
+
+    @property
+    def _line_of_current(self) -> Line | None:
+        return None if self.current is None else self.descent.of(self.current.name)
 
     def judge(self, candidate: Candidate) -> Line:
         """Return the candidate's line of descent; computes for as long as evaluations take.
 
-        Raises InterruptedScoringError.
+        Raises StoppedError.
         """
         names = self._deciding(candidate)
         try:
@@ -57,9 +54,9 @@ class Judge:
             reason = f"the model is kept as {candidate.job_id}, and not made current: {error}"
             return self.line(candidate, names, is_current=False, reason=reason)
         own = None if candidate.own is None else candidate.own.name
-        against = objections(own, names, before, after, self._forgetting)
+        against = objections(own, names, before, after, self.forgetting)
         if against:
-            limit = f"the limit is {self._forgetting:+.0%}"
+            limit = f"the limit is {self.forgetting:+.0%}"
             reason = (
                 f"kept as {candidate.job_id}, and not made current: {'; '.join(against)} ({limit})"
             )
@@ -97,43 +94,39 @@ class Judge:
             "is_decided": bool(scores) or is_current,
             "is_current": is_current,
             "reason": reason,
-            "forgetting": self._forgetting,
+            "forgetting": self.forgetting,
             "sets": names,
             "scores": scores or {},
         }
 
     def _deciding(self, candidate: Candidate) -> list[str]:
         """Return the names of the sets that decide: those of the current model, and its own."""
-        if self._current is None:
-            names = []
-        elif self._line_of_current is None:  # put there by hand: it may have learnt any of them
-            names = [candidate.name for candidate in self._sets.named()]
-        else:
-            names = self._line_of_current["sets"]
+        line = self._line_of_current
+        names = None if line is None else line["sets"]
+        if self.current is None:
+            names = []  # and one without a line was put there by hand: it may know any of them
         own = [] if candidate.own is None else [candidate.own.name]
-        return [
-            *(held_out.name for held_out in self._sets.named(names) if held_out.name not in own),
-            *own,
-        ]
+        earlier = [held_out.name for held_out in self.sets.named(names)]
+        return [*(name for name in earlier if name not in own), *own]
 
     def _scores(
         self, candidate: Candidate, names: list[str]
     ) -> tuple[dict[str, Score], dict[str, Score], dict[str, Score]]:
         """Return the scores before the training, of the base, and after it, by set."""
-        sets, own = self._sets.named(names), [] if candidate.own is None else [candidate.own]
-        after = self._scorer.scores(str(candidate.model), sets)
-        if self._current is None:
-            base = self._scorer.scores(self._base_of(candidate), own)
+        sets, own = self.sets.named(names), [] if candidate.own is None else [candidate.own]
+        after = self.scorer.scores(str(candidate.model), sets)
+        if self.current is None:
+            base = self.scorer.scores(self._base_of(candidate), own)
             return base, base, after
-        base = self._scorer.scores_if_any(self._base_of(candidate), own)
+        base = self.scorer.scores_if_any(self._base_of(candidate), own)
         known = _afterwards(self._line_of_current)
         others = [held_out for held_out in sets if held_out.name not in known]
-        return known | self._scorer.scores(str(self._current), others), base, after
+        return known | self.scorer.scores(str(self.current), others), base, after
 
     def _parent(self, candidate: Candidate) -> Line | None:
         """Return the line of the model that the training began with, if it is one of ours."""
         start = Path(candidate.start)
-        return self._descent.of(start.name) if start.parent == candidate.model.parent else None
+        return self.descent.of(start.name) if start.parent == candidate.model.parent else None
 
     def _base_of(self, candidate: Candidate) -> str:
         parent = self._parent(candidate)
@@ -142,10 +135,9 @@ class Judge:
 
 def _afterwards(line: Line | None) -> dict[str, Score]:
     """Return the scores that a model had after its training: they do not change."""
-    scores: dict[str, dict[str, Any]] = {} if line is None else line["scores"]
     return {
         name: Score(loss=score["after"], exact_match=score.get("exact_match"))
-        for name, score in scores.items()
+        for name, score in ({} if line is None else line["scores"]).items()
         if "after" in score
     }
 

@@ -11,22 +11,21 @@ the model, the set, the line of descent, the link.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from inbox.models.descent import Descent, Line
 from inbox.models.held_out import HeldOutSets
+from inbox.models.held_out_scores import Scorer
 from inbox.models.judging import Candidate, Judge
-from inbox.models.model_folder import keep, point_at, pointed_at
-from inbox.models.scoring import Scorer
+from inbox.models.kept_model import keep, point_at, pointed_at
 from rundir.config_file import read_config
 from rundir.paths import RunDir
 from rundir.prepared import read_prepared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class ModelOutcome:
     """What became of the model of a job."""
 
     is_current: bool  # it is `models/current` now
@@ -37,9 +36,9 @@ class Outcome:
 class Models:
     """The folder `models` of an inbox; one process at a time uses it."""
 
-    def __init__(self, folder: Path, *, forgetting: float) -> None:
+    def __init__(self, folder: Path, *, forgetting: float, scorer: Scorer) -> None:
         """`forgetting`: the share by which a held-out loss may rise (forgetting.py)."""
-        self._folder, self._forgetting = folder.resolve(), forgetting
+        self._folder, self._forgetting, self._scorer = folder.resolve(), forgetting, scorer
         self._descent = Descent(self._folder / "descent.jsonl")
         self._sets = HeldOutSets(self._folder / "sets")
 
@@ -56,38 +55,24 @@ class Models:
         model = None if fresh else pointed_at(self.current)
         return None if model is None else str(model)
 
-    def consider(
-        self,
-        *,
-        job_id: str,
-        name: str,
-        content_hash: str,
-        run: Path,
-        command: Sequence[str],
-        env: Mapping[str, str],
-        is_stopped: Callable[[], bool] = lambda: False,
-    ) -> Outcome:
+    def consider(self, *, job_id: str, name: str, content_hash: str, run: Path) -> ModelOutcome:
         """Keep the model of a training that has ended well; make it current if it is good.
 
         Called again with the same `job_id`, after a kill, it ends in the same state: what was
-        decided stays decided. Once `is_stopped` says so, an evaluation that goes on is asked to
-        stop. Raises OSError (a full disk; InterruptedScoringError if an evaluation was stopped:
-        nothing is decided), and UserError if `current` leads nowhere.
+        decided stays decided. Raises OSError (a full disk), StoppedError if an evaluation was
+        stopped, and UserError if `current` leads nowhere.
         """
         line = self._descent.of(job_id)
         if line is None or not line["is_decided"]:
-            scorer = Scorer(command, env, is_stopped)
-            line = self._considered(job_id, name, content_hash, RunDir(run), scorer)
+            line = self._considered(job_id, name, content_hash, RunDir(run))
             self._descent.add(line)
         made_current = [entry["job"] for entry in self._descent.lines() if entry["is_current"]]
         is_last = made_current[-1:] == [job_id]
         if is_last:
             point_at(self.current, self._folder / job_id)
-        return Outcome(is_current=is_last, reason=line["reason"], scores=line["scores"])
+        return ModelOutcome(is_current=is_last, reason=line["reason"], scores=line["scores"])
 
-    def _considered(
-        self, job_id: str, name: str, content_hash: str, run: RunDir, scorer: Scorer
-    ) -> Line:
+    def _considered(self, job_id: str, name: str, content_hash: str, run: RunDir) -> Line:
         """Keep the model and its set; return the line of descent."""
         config, model = read_config(run.config), self._folder / job_id
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -106,7 +91,7 @@ class Models:
             forgetting=self._forgetting,
             descent=self._descent,
             sets=self._sets,
-            scorer=scorer,
+            scorer=self._scorer,
             current=pointed_at(self.current),
         )
         if model.is_dir():

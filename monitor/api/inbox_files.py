@@ -7,13 +7,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from inbox.ending import verdict_of
-from inbox.jobs import Job, folders_in, jobs_in, read_job
+from inbox.daemon_state import answer
+from inbox.job_verdict import verdict_of
+from inbox.jobs import InboxJob, folders_in, jobs_in, read_job
 from inbox.layout import Layout
-from inbox.state import answer
 from monitor.api.control_requests import inbox_layout
-
-_OF_ATTEMPT = ("number", "started_t", "ended_t", "exit_code", "reason")
 
 
 def inbox_files(folder: Path | None, *, limit: int, offset: int) -> dict[str, Any]:
@@ -42,7 +40,7 @@ def _folders(layout: Layout) -> Iterator[tuple[str, Path]]:
         yield from ((state, folder) for folder in reversed(folders_in(layout.path / state)))
 
 
-def _row(state: str, job: Job) -> dict[str, Any]:
+def _row(state: str, job: InboxJob) -> dict[str, Any]:
     last = job.attempts[-1] if job.attempts else None
     verdict = verdict_of(job)
     return {

@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import Any
 
 _CHANGES = ("rename", "replace", "mkdir", "rmdir", "unlink", "symlink", "fsync", "write")
-_STATE_ALONE = ("state",)  # a file that is only told from: to be killed there shows nothing new
+_STATE_ALONE = (
+    "daemon_state",
+)  # a file that is only told from: to be killed there shows nothing new
 _PACKAGE = f"{os.sep}inbox{os.sep}"
 
 

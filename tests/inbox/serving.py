@@ -15,9 +15,9 @@ from typing import Any
 import psutil
 
 from inbox.attempt import status_of
+from inbox.daemon_state import answer
 from inbox.jobs import every_job
 from inbox.layout import Layout
-from inbox.state import answer
 from rundir.config import RunConfig
 from rundir.config_file import config_text
 from rundir.paths import ROOT, RunDir
@@ -95,7 +95,7 @@ class Served:
 
     def drop(self, name: str, text: str = '{"steps": 2}', priority: str = "normal") -> Path:
         """Put a file there as a careful program does: written elsewhere, then renamed."""
-        folder = dict(self.layout.drops())[priority]
+        folder = self.layout.drops()[priority]
         hidden = folder / f".{name}"
         hidden.write_text(text)
         return hidden.rename(folder / name)
@@ -122,8 +122,8 @@ class Served:
         """Wait until each name (without its ending) has reached that folder."""
 
         def is_so() -> bool:
-            found = {name.partition(".")[0]: state for name, state in self.states().items()}
-            return all(found.get(name) == state for name, state in states.items())
+            by_stem = {name.partition(".")[0]: state for name, state in self.states().items()}
+            return all(by_stem.get(name) == state for name, state in states.items())
 
         wait_for(is_so, why=f"{states}, but {self.states()}", timeout_s=60.0)
 
@@ -131,8 +131,8 @@ class Served:
         """Return the verdict of the one job that is called so."""
         folders = [job.folder for _, job in every_job(self.layout) if job.name == name]
         assert len(folders) == 1, folders
-        told: dict[str, Any] = json.loads((folders[0] / "verdict.json").read_text())
-        return told
+        verdict: dict[str, Any] = json.loads((folders[0] / "verdict.json").read_text())
+        return verdict
 
     def completed(self) -> list[str]:
         """Return the name, JOB.ATTEMPT, of the run of each training that ended well."""
@@ -143,13 +143,13 @@ class Served:
 
     def processes(self) -> list[psutil.Process]:
         """Return every live process that has to do with this folder, but the daemon."""
-        found = []
+        live = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 is_ours = process.environ().get("AIRLOCK_RUNS_DIR") == str(self.layout.runs)
                 if is_ours and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
-        return found
+                    live.append(process)
+        return live
 
     def kill(self) -> None:
         assert self.process is not None

@@ -58,8 +58,8 @@ def train(words: list[str]) -> int:
     if "broken=option" in words:
         print("airlock: there is no setting broken\n  → ./start.sh tiny", file=sys.stderr)
         return 2
-    asked: list[bool] = []
-    signal.signal(signal.SIGINT, lambda *_: asked.append(True))
+    interrupts: list[bool] = []
+    signal.signal(signal.SIGINT, lambda *_: interrupts.append(True))
     data, first = option(words, "--data"), 0
     if before := option(words, "--resume"):
         data = (Path(before) / "dropped").read_text()
@@ -74,10 +74,10 @@ def train(words: list[str]) -> int:
     except (ValueError, KeyError, TypeError) as error:
         print(f"airlock: {data}: {error}", file=sys.stderr)
         return run.end(5, error=f"{type(error).__name__}: the data cannot be read")
-    return steps_of(run, plan, range(first + 1, steps + 1), asked) or run.end(0)
+    return steps_of(run, plan, range(first + 1, steps + 1), interrupts) or run.end(0)
 
 
-def steps_of(run: Run, plan: dict[str, Any], steps: range, asked: list[bool]) -> int:
+def steps_of(run: Run, plan: dict[str, Any], steps: range, interrupts: list[bool]) -> int:
     """Train as planned; return the exit code, 0 if all went well."""
     for step in steps:
         time.sleep(plan.get("step_s", 0.0))
@@ -90,7 +90,7 @@ def steps_of(run: Run, plan: dict[str, Any], steps: range, asked: list[bool]) ->
             return run.end(10, error="ZeroDivisionError: a mistake")
         if plan.get("until") and Path(plan["until"]).exists():
             break
-        if asked:
+        if interrupts:
             return run.end(20 if plan.get("save", True) else 21)
     if code := plan.get("code", 0):
         return run.end(code, error="as asked")
@@ -104,15 +104,15 @@ def airlock(words: list[str]) -> int:
     """The doctor, which knows one failure."""
     assert words[0] == "doctor", words
     status = json.loads((Path(words[1]) / "status.json").read_text())
-    told = {"cause": "unknown", "title": "", "why": "", "fix": ""}
+    verdict = {"cause": "unknown", "title": "", "why": "", "fix": ""}
     if "mistake" in (status.get("error") or ""):
-        told = {
+        verdict = {
             "cause": "a-mistake",
             "title": "A mistake",
             "why": "seen by the doctor",
             "fix": "mend",
         }
-    print(json.dumps(told))
+    print(json.dumps(verdict))
     return 0
 
 

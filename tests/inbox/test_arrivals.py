@@ -13,37 +13,27 @@ from inbox.layout import Layout
 SETTLE_S = 5.0
 
 
-class Clock:
-    """A monotonic clock that a test moves."""
+class Looks:
+    """Looks at an inbox at chosen times of a monotonic clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, layout: Layout) -> None:
         self.now_s = 1000.0
+        self.arrivals = Arrivals(layout, SETTLE_S, lambda: self.now_s)
 
-    def __call__(self) -> float:
-        return self.now_s
+    def after(self, seconds: float) -> list[str]:
+        """Return the names of what can be taken so many seconds after the last look."""
+        self.now_s += seconds
+        return [arrival.path.name for arrival in self.arrivals.scan().ready]
+
+    def why(self, path: Path) -> str:
+        return self.arrivals.scan().waiting.get(path, "")
 
 
 @pytest.fixture
 def layout(tmp_path: Path) -> Layout:
-    found = Layout(tmp_path)
-    found.create()
-    return found
-
-
-class Looks:
-    """Looks at a folder at chosen times."""
-
-    def __init__(self, layout: Layout) -> None:
-        self.clock = Clock()
-        self.arrivals = Arrivals(layout, SETTLE_S, self.clock)
-
-    def after(self, seconds: float) -> list[str]:
-        """Return the names of what can be taken so many seconds after the last look."""
-        self.clock.now_s += seconds
-        return [one.path.name for one in self.arrivals.look().ready]
-
-    def why(self, path: Path) -> str:
-        return self.arrivals.look().waiting.get(path, "")
+    created = Layout(tmp_path)
+    created.create()
+    return created
 
 
 @pytest.fixture
@@ -64,50 +54,36 @@ def test_a_file_is_taken_once_it_has_not_changed_for_the_settle_time(
     assert looks.after(0.1) == ["a.jsonl"]
 
 
-def test_a_file_with_its_ready_marker_is_taken_at_once(layout: Layout, looks: Looks) -> None:
+def test_what_has_its_ready_marker_is_taken_at_once(layout: Layout, looks: Looks) -> None:
     (layout.inbox / "a.jsonl").write_text("x")
     (layout.inbox / "a.jsonl.ready").touch()
-    assert looks.after(0) == ["a.jsonl"]
-
-
-def test_a_folder_with_a_ready_marker_inside_is_taken_at_once(layout: Layout, looks: Looks) -> None:
     (layout.inbox / "set").mkdir()
     (layout.inbox / "set/a.jsonl").write_text("x")
     (layout.inbox / "set/.ready").touch()
-    assert looks.after(0) == ["set"]
+    assert looks.after(0) == ["a.jsonl", "set"]
 
 
-@pytest.mark.parametrize("name", [".a.jsonl", "a.jsonl.tmp", "a.jsonl.part", "a.jsonl~", "b.ready"])
-def test_hidden_and_unfinished_names_are_never_taken(
-    layout: Layout, looks: Looks, name: str
-) -> None:
-    (layout.inbox / name).write_text("x")
+def test_hidden_and_unfinished_names_are_never_taken(layout: Layout, looks: Looks) -> None:
+    for name in (".a.jsonl", "a.jsonl.tmp", "a.jsonl.part", "a.jsonl~", "b.ready"):
+        (layout.inbox / name).write_text("x")
     looks.after(0)
     assert looks.after(1000) == []
-    assert looks.arrivals.look().waiting == {}
+    assert looks.arrivals.scan().waiting == {}
 
 
-def test_a_folder_is_complete_when_nothing_in_it_has_changed(layout: Layout, looks: Looks) -> None:
+def test_a_folder_is_complete_when_nothing_in_it_has_changed_or_is_unfinished(
+    layout: Layout, looks: Looks
+) -> None:
     folder = layout.inbox / "set/deeper"
     folder.mkdir(parents=True)
     (folder / "a.jsonl").write_text("x")
     looks.after(0)
     looks.after(SETTLE_S - 1)
-    (folder / "b.jsonl").write_text("x")
-    assert looks.after(1) == []
-    assert looks.after(SETTLE_S) == ["set"]
-
-
-def test_a_folder_with_an_unfinished_file_waits_for_it(layout: Layout, looks: Looks) -> None:
-    folder = layout.inbox / "set"
-    folder.mkdir()
-    (folder / "a.jsonl").write_text("x")
     (folder / "b.jsonl.part").write_text("x")
-    looks.after(0)
     assert looks.after(1000) == []
-    assert "b.jsonl.part" in looks.why(folder)
+    assert "b.jsonl.part" in looks.why(layout.inbox / "set")
     (folder / "b.jsonl.part").rename(folder / "b.jsonl")
-    looks.after(0)
+    assert looks.after(1) == []
     assert looks.after(SETTLE_S) == ["set"]
 
 
@@ -147,9 +123,9 @@ def test_what_can_never_be_taken_is_told_of(layout: Layout, looks: Looks, tmp_pa
 
 
 def test_priorities_are_those_of_the_folders(layout: Layout, looks: Looks) -> None:
-    for _, drop in layout.drops():
+    for drop in layout.drops().values():
         (drop / f"in {drop.name}").write_text("x")
     looks.after(0)
-    looks.clock.now_s += SETTLE_S
-    found = {one.path.name: one.priority for one in looks.arrivals.look().ready}
-    assert found == {"in high": "high", "in inbox": "normal", "in low": "low"}
+    looks.now_s += SETTLE_S
+    priorities = {arrival.path.name: arrival.priority for arrival in looks.arrivals.scan().ready}
+    assert priorities == {"in high": "high", "in inbox": "normal", "in low": "low"}

@@ -16,9 +16,9 @@ from tests.conftest import bound, mounted
 
 @pytest.fixture
 def layout(tmp_path: Path) -> Layout:
-    found = Layout(tmp_path / "served")
-    found.create()
-    return found
+    created = Layout(tmp_path / "served")
+    created.create()
+    return created
 
 
 def dropped(layout: Layout, name: str = "a.jsonl", text: str = "x") -> Arrival:
@@ -42,50 +42,33 @@ def test_any_name_can_be_taken(layout: Layout, name: str) -> None:
     assert len(f"{job.id}.99") <= 40
 
 
-def test_the_ready_marker_goes_along(layout: Layout) -> None:
-    arrival = dropped(layout)
-    arrival.marker.touch()
-    job = claim.claim(layout, arrival)
-    assert (job.folder / "ready").exists()
-    assert sorted(path.name for path in layout.inbox.iterdir()) == ["high", "low"]
-
-
-def test_an_inbox_on_another_file_system_is_taken_from_without_a_copy(
-    layout: Layout, tmp_path: Path
-) -> None:
-    with mounted(tmp_path / "other", "1m") as other, bound(other, layout.inbox):
-        arrival = dropped(layout)
-        inode = arrival.path.stat().st_ino
-        job = claim.claim(layout, arrival)
-        assert job.data.read_text() == "x"
-        assert job.data.stat().st_ino == inode
-        assert not arrival.path.exists()
-        assert job.data.resolve().is_relative_to(layout.inbox / ".taken" / job.id)
-
-
-def test_the_ready_marker_goes_along_on_another_file_system_too(
+def test_an_inbox_on_another_file_system_is_taken_from_without_a_copy_with_its_ready_marker(
     layout: Layout, tmp_path: Path
 ) -> None:
     with mounted(tmp_path / "other", "1m") as other, bound(other, layout.inbox):
         layout.create()
         arrival = dropped(layout)
         arrival.marker.touch()
+        inode = arrival.path.stat().st_ino
         job = claim.claim(layout, arrival)
         assert jobs_in(layout.queue)[0].id == job.id
-        assert (layout.inbox / ".taken" / job.id / "a.jsonl.ready").exists()
+        assert job.data.read_text() == "x"
+        assert job.data.stat().st_ino == inode
+        assert not arrival.path.exists()
         assert not arrival.marker.exists()
+        taken = layout.inbox / ".taken" / job.id
+        assert job.data.resolve().is_relative_to(taken)
+        assert (taken / "a.jsonl.ready").exists()
 
 
-def test_one_killed_before_it_took_the_ready_marker_takes_it_when_it_is_recovered(
-    layout: Layout,
-) -> None:
+def test_the_ready_marker_goes_along_even_if_a_kill_has_left_it(layout: Layout) -> None:
     arrival = dropped(layout)
     arrival.marker.touch()
     job = claim.claim(layout, arrival)
     (job.folder / "ready").rename(arrival.marker)
     job.folder.rename(layout.queue / f".{job.id}")
-    assert [one.id for one in claim.recover(layout)] == [job.id]
-    assert not arrival.marker.exists()
+    assert [recovered.id for recovered in claim.recover(layout)] == [job.id]
+    assert sorted(path.name for path in layout.inbox.iterdir()) == ["high", "low"]
 
 
 def test_one_killed_while_it_takes_from_another_file_system_is_recovered(
@@ -95,7 +78,7 @@ def test_one_killed_while_it_takes_from_another_file_system_is_recovered(
         job = claim.claim(layout, dropped(layout))
         job.data.unlink()  # as if killed before the link was made
         job.folder.rename(layout.queue / f".{job.id}")
-        assert [one.id for one in claim.recover(layout)] == [job.id]
+        assert [recovered.id for recovered in claim.recover(layout)] == [job.id]
         assert jobs_in(layout.queue)[0].data.read_text() == "x"
 
 
@@ -108,7 +91,9 @@ def test_what_cannot_be_taken_stays_where_it_is(layout: Layout) -> None:
     assert list(layout.queue.iterdir()) == []
 
 
-def test_a_claim_that_had_moved_nothing_is_undone(layout: Layout) -> None:
+def test_a_claim_that_had_moved_nothing_is_undone_and_data_without_a_record_left_alone(
+    layout: Layout,
+) -> None:
     job = claim.claim(layout, dropped(layout))
     job.data.rename(layout.inbox / "a.jsonl")
     job.folder.rename(layout.queue / f".{job.id}")
@@ -116,8 +101,6 @@ def test_a_claim_that_had_moved_nothing_is_undone(layout: Layout) -> None:
     assert list(layout.queue.iterdir()) == []
     assert (layout.inbox / "a.jsonl").read_text() == "x"
 
-
-def test_a_claim_whose_record_is_gone_is_left_alone_with_its_data(layout: Layout) -> None:
     job = claim.claim(layout, dropped(layout))
     (job.folder / "job.json").unlink()
     hidden = job.folder.rename(layout.queue / f".{job.id}")

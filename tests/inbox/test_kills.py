@@ -44,7 +44,7 @@ class Dropper:
         name = self.random.choice(["same.jsonl", f"{token}.jsonl"])
         priority = self.random.choice(["high", "normal", "low"])
         hidden = self.served.layout.inbox / f".{token}"
-        target = dict(self.served.layout.drops())[priority] / name
+        target = self.served.layout.drops()[priority] / name
         hidden.write_text(json.dumps(plan) if self.random.random() < 0.9 else f"no data: {token}")
         try:
             os.link(hidden, target)
@@ -82,10 +82,10 @@ def round_of(served: Served, dropper: Dropper, folder: Path, kill_at: str) -> No
 
 def _has_looked(served: Served) -> bool:
     try:
-        told = json.loads(served.layout.state.read_text())
+        state = json.loads(served.layout.state.read_text())
     except (OSError, ValueError):
         return False
-    return served.process is not None and told["pid"] == served.process.pid
+    return served.process is not None and state["pid"] == served.process.pid
 
 
 def let_it_finish(served: Served) -> None:
@@ -94,7 +94,7 @@ def let_it_finish(served: Served) -> None:
 
     def is_done() -> bool:
         counts = Counter(state for state, _ in every_job(served.layout))
-        dropped = [path for _, drop in served.layout.drops() for path in drop.glob("*.jsonl")]
+        dropped = [path for drop in served.layout.drops().values() for path in drop.glob("*.jsonl")]
         return not dropped and not counts["queue"] and not counts["processing"]
 
     wait_for(is_done, why=f"{served.states()}", timeout_s=240)
@@ -158,9 +158,9 @@ def test_killed_at_random_and_at_named_points_it_loses_nothing_and_does_nothing_
         "claim._name",
         "jobs.write",
         "jobs.move",
-        "ending.finish",
-        "process.start",
-        "model_folder.point_at",
+        "job_verdict.finish",
+        "recorded_process.start",
+        "kept_model.point_at",
     }
     with serving(tmp_path / "second", environ, "not started") as served:
         dropper = Dropper(served, seed=num_rounds)

@@ -18,20 +18,19 @@ pytestmark = pytest.mark.runs
 def address(served: Served) -> str:
     """Return where the pages are, as the daemon's log tells."""
 
-    def told() -> str:
-        found = re.search(r"monitor: (http://127\.0\.0\.1:\d+/)inbox", served.log())
-        return found[1] if found else ""
+    def logged() -> str:
+        line = re.search(r"monitor: (http://127\.0\.0\.1:\d+/)inbox", served.log())
+        return line[1] if line else ""
 
-    return wait_for(told, why=f"no monitor: {served.log()}", timeout_s=60)
+    return wait_for(logged, why=f"no monitor: {served.log()}", timeout_s=60)
 
 
 def monitors(served: Served) -> list[psutil.Process]:
-    found = []
-    for one in psutil.process_iter(["cmdline"]):
-        words = one.info["cmdline"] or []
-        if "--until-end-of" in words and str(served.layout.path) in words:
-            found.append(one)
-    return found
+    return [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if {"--until-end-of", str(served.layout.path)} <= set(process.info["cmdline"] or [])
+    ]
 
 
 def test_the_pages_are_there_until_the_daemon_is_killed(served: Served) -> None:
@@ -48,8 +47,8 @@ def test_the_pages_are_there_until_the_daemon_is_killed(served: Served) -> None:
 def test_the_daemon_goes_on_without_the_pages(served: Served) -> None:
     served.start("--monitor")
     address(served)
-    for one in monitors(served):
-        one.kill()
+    for process in monitors(served):
+        process.kill()
     served.plan("after.json")
     served.wait_for(after="done")
     assert "the monitor has ended with -9; the inbox goes on without it" in served.log()
@@ -64,8 +63,8 @@ def test_without_what_pages_need_the_inbox_serves_all_the_same(served: Served) -
         "u.find_spec = lambda n, *a: None if n == 'uvicorn' else real(n, *a)\n"
     )
     served.start("--monitor", env={"PYTHONPATH": f"{lacking}:{served.environ['PYTHONPATH']}"})
-    served.plan("one.json")
-    served.wait_for(one="done")
+    served.plan("a.json")
+    served.wait_for(a="done")
     wait_for(lambda: "the monitor has ended with 4" in served.log(), why=served.log())
     assert "needs the package uvicorn" in served.log()
     served.end()

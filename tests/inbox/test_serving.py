@@ -31,29 +31,42 @@ def training(served: Served, name: str) -> psutil.Process:
 
     wait_for(process, why="it does not train")
     wait_for(lambda: served.status()["current_step"], why="no step")
-    found = process()
-    assert found is not None
-    return found
+    trainer = process()
+    assert trainer is not None
+    return trainer
 
 
-def test_a_dropped_file_is_trained_and_has_its_verdict(served: Served) -> None:
-    served.start()
-    served.plan("a.jsonl")
-    served.wait_for(a="done")
-    verdict = served.verdict("a.jsonl")
-    assert verdict["result"] == "done"
-    job = jobs_in(served.layout.done)[0]
-    assert (served.layout.models / "current").resolve() == served.layout.models / job.id
-    assert "a.jsonl: done" in (job.folder / "verdict.txt").read_text()
-
-
-def test_a_dropped_folder_is_one_job(served: Served) -> None:
-    hidden = served.layout.inbox / ".set"
+def test_each_dropped_thing_has_the_verdict_of_its_training(served: Served) -> None:
+    hidden = served.layout.inbox / ".folder"
     hidden.mkdir()
-    (hidden / "a.jsonl").write_text('{"steps": 2}')
-    served.start()
-    hidden.rename(served.layout.inbox / "set")
-    served.wait_for(set="done")
+    (hidden / "a.jsonl").write_text('{"steps": 2, "of": "a folder"}')
+    served.plan("good.jsonl")
+    served.plan("bad.jsonl", fail_at=1, save=False)
+    served.plan("killer.jsonl", die_at=1, save=False)
+    served.plan("none.jsonl", steps=0)
+    served.plan("checkpoint.jsonl", steps=4, fail_at=2)
+    served.start("--attempts", "3")
+    hidden.rename(served.layout.inbox / "folder")
+    (served.layout.inbox / "latin.jsonl").write_bytes(b'{"text": "\xe4\xf6\xff"}')
+    served.wait_for(good="done", folder="done", bad="failed", killer="failed", none="failed")
+    served.wait_for(checkpoint="done", latin="failed")
+    for name, result, attempts, reason in (
+        ("good.jsonl", "done", 1, "trained 2 steps"),
+        ("folder", "done", 1, "trained 2 steps"),
+        ("bad.jsonl", "failed", 3, "A mistake: seen by the doctor"),
+        ("killer.jsonl", "failed", 3, "killed by signal 9"),
+        ("none.jsonl", "failed", 3, "0 optimizer steps"),
+        ("latin.jsonl", "failed", 1, "cannot be read or used"),
+        ("checkpoint.jsonl", "done", 2, "trained 4 steps"),
+    ):
+        verdict = served.verdict(name)
+        assert (verdict["result"], verdict["attempts"]) == (result, attempts), verdict
+        assert reason in verdict["reason"]
+    assert served.verdict("bad.jsonl")["fix"] == "mend"
+    assert served.log().count("--resume") == 1
+    done = jobs_in(served.layout.done)
+    assert (served.layout.models / "current").resolve().name in {job.id for job in done}
+    assert f"{done[0].name}: done" in (done[0].folder / "verdict.txt").read_text()
 
 
 @pytest.mark.parametrize("pieces", [5, pytest.param(100, marks=pytest.mark.long)])
@@ -93,7 +106,9 @@ def test_the_attempt_is_on_the_disk_before_anything_is_started(
     served: Served, tmp_path: Path
 ) -> None:
     served.plan("a.jsonl")
-    killed = served.start(env=environment(tmp_path / "hook", kill_at="process.start:start:before"))
+    killed = served.start(
+        env=environment(tmp_path / "hook", kill_at="recorded_process.start:start:before")
+    )
     killed.wait(60)
     assert [len(job.attempts) for job in jobs_in(served.layout.processing)] == [1]
     assert served.processes() == []
@@ -102,76 +117,47 @@ def test_the_attempt_is_on_the_disk_before_anything_is_started(
     assert served.verdict("a.jsonl")["attempts"] == 2
 
 
-def test_a_file_that_always_fails_is_set_aside_after_its_attempts_with_the_doctors_reason(
+def test_between_attempts_others_are_trained_and_one_that_is_tried_again_does_not_wait(
     served: Served,
 ) -> None:
-    served.plan("bad.jsonl", fail_at=1, save=False)
-    served.plan("good.jsonl")
-    served.start("--attempts", "3")
-    served.wait_for(bad="failed", good="done")
-    verdict = served.verdict("bad.jsonl")
-    assert verdict["attempts"] == 3
-    assert "A mistake: seen by the doctor" in verdict["reason"]
-    assert verdict["fix"] == "mend"
-
-
-def test_between_attempts_others_are_trained(served: Served) -> None:
     served.plan("bad.jsonl", fail_at=1, save=False)
     served.start("--backoff-s", "1000")
     wait_for(lambda: "attempt 1 ended" in served.log(), why="it does not fail")
     served.plan("good.jsonl")
     served.wait_for(good="done", bad="queue")
     wait_for(lambda: "tried again" in served.status()["why"], why="it does not say so")
+    served.ask("skip", "bad.jsonl")
+    served.ask("retry", "bad.jsonl")
+    wait_for(lambda: "attempt 2 ended" in served.log(), why="it waits")
 
 
-def test_a_file_that_kills_its_process_is_set_aside_too(served: Served) -> None:
-    served.plan("killer.jsonl", die_at=1, save=False)
-    served.start("--attempts", "2")
-    served.wait_for(killer="failed")
-    assert served.verdict("killer.jsonl")["attempts"] == 2
-    assert "killed by signal 9" in served.verdict("killer.jsonl")["reason"]
-
-
-def test_zero_steps_are_a_failure(served: Served) -> None:
-    served.plan("none.jsonl", steps=0)
-    served.start("--attempts", "1")
-    served.wait_for(none="failed")
-    assert "0 optimizer steps" in served.verdict("none.jsonl")["reason"]
-    assert not (served.layout.models / "current").exists()
-
-
-def test_data_that_cannot_be_read_are_not_tried_again(served: Served) -> None:
-    served.start()
-    (served.layout.inbox / "latin.jsonl").write_bytes(b'{"text": "\xe4\xf6\xff"}')
-    served.wait_for(latin="failed")
-    assert served.verdict("latin.jsonl")["attempts"] == 1
-    assert "cannot be read or used" in served.verdict("latin.jsonl")["reason"]
-
-
-def test_a_wrong_option_pauses_the_inbox_and_costs_no_file(served: Served) -> None:
+@pytest.mark.parametrize(
+    ("options", "why", "status"),
+    [
+        (("--set", "broken=option"), "there is no setting broken", "paused"),
+        (("--min-free-gib", "1000000"), "low disk", "held"),
+        ((), "is no model, or gone", "paused"),
+    ],
+)
+def test_what_keeps_trainings_from_starting_is_told_and_costs_no_file(
+    served: Served, options: tuple[str, ...], why: str, status: str
+) -> None:
+    current = served.layout.models / "current"
+    if not options:
+        current.symlink_to("gone")
     served.plan("a.jsonl")
     served.plan("b.jsonl")
-    served.start("--set", "broken=option")
-    wait_for(lambda: served.status()["status"] == "paused", why="it goes on")
-    assert "there is no setting broken" in served.status()["why"]
-    assert set(served.states().values()) == {"queue"}
-    served.end()
-    served.start()
+    process = served.start(*options)
+    wait_for(lambda: why in served.status()["why"], why="it does not say so")
+    wait_for(lambda: served.states() == {"a.jsonl": "queue", "b.jsonl": "queue"}, why="not there")
+    assert served.status()["status"] == status
+    if options:
+        served.end()
+        process = served.start()
+    else:
+        current.unlink()
     served.ask("resume")
     served.wait_for(a="done", b="done")
-
-
-def test_a_current_model_that_is_gone_pauses_the_inbox_until_it_is_mended(served: Served) -> None:
-    current = served.layout.models / "current"
-    current.symlink_to("gone")
-    served.plan("a.jsonl")
-    process = served.start()
-    wait_for(lambda: "is no model, or gone" in served.status()["why"], why="it does not say so")
-    assert served.status()["status"] == "paused"
-    assert served.states() == {"a.jsonl": "queue"}
-    current.unlink()
-    served.ask("resume")
-    served.wait_for(a="done")
     assert process.poll() is None
 
 
@@ -189,33 +175,24 @@ def test_the_same_content_is_trained_once_unless_it_is_asked_for(served: Served)
     assert served.verdict("b.jsonl")["result"] == "done"
 
 
-def test_one_that_fails_goes_on_from_its_checkpoint(served: Served) -> None:
-    served.plan("a.jsonl", steps=4, fail_at=2)
-    served.start()
-    served.wait_for(a="done")
-    assert "--resume" in served.log()
-    assert served.verdict("a.jsonl")["attempts"] == 2
-
-
-@pytest.mark.parametrize("way", [(), ("--fresh",)])
+@pytest.mark.parametrize("options", [(), ("--fresh",)])
 def test_training_continues_from_the_last_good_model_unless_it_is_to_be_fresh(
-    served: Served, way: tuple[str, ...]
+    served: Served, options: tuple[str, ...]
 ) -> None:
     served.plan("a.jsonl")
-    served.start(*way)
+    served.start(*options)
     served.wait_for(a="done")
     served.plan("b.jsonl")
     served.wait_for(b="done")
     first = next(job for job in jobs_in(served.layout.done) if job.name == "a.jsonl")
-    assert (f"model.path={served.layout.models / first.id}" in served.log()) == (not way)
+    assert (f"model.path={served.layout.models / first.id}" in served.log()) == (not options)
 
 
 def test_stop_lets_the_step_end_and_the_job_goes_on_after_the_next_start(served: Served) -> None:
     served.plan_long("long.jsonl")
     process = served.start()
     trainer = training(served, "long.jsonl")
-    said = served.ask("stop")
-    assert "stopped" in said.stdout
+    assert "stopped" in served.ask("stop").stdout
     assert process.wait(30) == 0
     assert not trainer.is_running()
     assert served.status()["status"] == "stopped"
@@ -253,7 +230,7 @@ def test_stop_is_heard_although_another_request_cannot_be_done(served: Served) -
     assert jobs_in(served.layout.processing)[0].attempts[-1].asked == "stop"
 
 
-def test_a_killed_daemon_leaves_the_training_which_the_next_one_takes_over(
+def test_a_killed_daemon_leaves_no_lock_and_its_training_which_the_next_one_takes_over(
     served: Served,
 ) -> None:
     until = served.plan_long("long.jsonl")
@@ -261,6 +238,8 @@ def test_a_killed_daemon_leaves_the_training_which_the_next_one_takes_over(
     trainer = training(served, "long.jsonl")
     served.kill()
     assert trainer.is_running()
+    assert served.status()["status"] == "stopped"
+    served.layout.lock.write_text(json.dumps({"pid": 1}))  # alive, and no inbox
     served.start()
     wait_for(lambda: "trains on" in served.log(), why="it is not taken over")
     until.touch()
@@ -306,27 +285,6 @@ def test_a_job_that_is_skipped_is_set_aside_and_can_be_tried_again(served: Serve
     assert served.verdict("long.jsonl")["result"] == "done"
 
 
-def test_a_failure_that_is_skipped_and_tried_again_does_not_wait(served: Served) -> None:
-    served.plan("bad.jsonl", fail_at=1, save=False)
-    served.start("--backoff-s", "1000")
-    wait_for(lambda: "tried again" in served.status()["why"], why="it does not wait")
-    served.ask("skip", "bad.jsonl")
-    served.ask("retry", "bad.jsonl")
-    wait_for(lambda: "attempt 2 ended" in served.log(), why="it waits")
-
-
-def test_little_free_disk_holds_the_next_training_and_says_so(served: Served) -> None:
-    served.plan("a.jsonl")
-    served.start("--min-free-gib", "1000000")
-    wait_for(served.states, why="it is not taken")
-    wait_for(lambda: "low disk" in served.status()["why"], why="no word")
-    assert served.status()["status"] == "held"
-    assert served.states() == {"a.jsonl": "queue"}
-    served.end()
-    served.start()
-    served.wait_for(a="done")
-
-
 def test_a_disk_that_fills_up_holds_it_and_it_goes_on_when_there_is_room(
     environ: dict[str, str], tmp_path: Path
 ) -> None:
@@ -353,18 +311,13 @@ def disk_free(disk: Path) -> int:
     return psutil.disk_usage(str(disk)).free
 
 
-def test_idle_is_healthy_and_says_so(served: Served) -> None:
-    served.start()
-    wait_for(lambda: served.status()["is_running"], why="it does not start")
-    wait_for(lambda: served.status()["status"] == "idle", why="it is not idle")
-    told = served.ask("status")
-    assert told.returncode == 0
-    assert "idle and healthy" in told.stdout
-
-
-def test_a_second_daemon_says_who_has_the_folder_and_leaves_it(served: Served) -> None:
+def test_idle_is_healthy_and_a_second_daemon_says_who_has_the_folder(served: Served) -> None:
     first = served.start()
     wait_for(lambda: served.status()["is_running"], why="it does not start")
+    wait_for(lambda: served.status()["status"] == "idle", why="it is not idle")
+    answer = served.ask("status")
+    assert answer.returncode == 0
+    assert "idle and healthy" in answer.stdout
     second = served.ask("--profile", "tiny")
     assert second.returncode == 4
     assert f"process {first.pid}" in second.stderr
@@ -373,27 +326,18 @@ def test_a_second_daemon_says_who_has_the_folder_and_leaves_it(served: Served) -
     served.wait_for(a="done")
 
 
-def test_a_killed_daemon_leaves_no_lock_even_if_its_training_goes_on(served: Served) -> None:
-    until = served.plan_long("long.jsonl")
-    served.start()
-    training(served, "long.jsonl")
-    served.kill()
-    assert served.status()["status"] == "stopped"
-    served.layout.lock.write_text(json.dumps({"pid": 1}))  # alive, and no inbox
-    until.touch()
-    served.start()
-    served.wait_for(long="done")
-
-
 def test_a_training_hears_sigint_even_if_the_daemon_was_started_by_a_shell_that_ignores_it(
     served: Served, tmp_path: Path
 ) -> None:
-    told = tmp_path / "status"
-    (served.clone / "start.sh").write_text(f"#!/bin/sh\ncat /proc/$$/status > {told}\n")
+    status_file = tmp_path / "status"
+    (served.clone / "start.sh").write_text(f"#!/bin/sh\ncat /proc/$$/status > {status_file}\n")
     served.plan("a.jsonl")
     served.start(within=("sh", "-c", 'trap "" INT; exec "$@"', "sh"))
-    wait_for(lambda: told.exists() and "SigIgn" in told.read_text(), why="it is not started")
-    ignored = int(told.read_text().partition("SigIgn:")[2].split()[0], 16)
+    wait_for(
+        lambda: status_file.exists() and "SigIgn" in status_file.read_text(),
+        why="it is not started",
+    )
+    ignored = int(status_file.read_text().partition("SigIgn:")[2].split()[0], 16)
     assert not ignored & 1 << signal.SIGINT - 1
 
 

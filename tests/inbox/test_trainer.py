@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from inbox import ending, jobs
+from inbox import job_verdict, jobs
 from inbox.claim import add
-from inbox.ending import Verdict
-from inbox.jobs import Job, every_job, jobs_in
+from inbox.inbox_settings import InboxSettings
+from inbox.job_verdict import JobVerdict
+from inbox.jobs import InboxJob, every_job, jobs_in
 from inbox.layout import Layout
-from inbox.settings import Settings
-from inbox.trainer import Trainer
+from inbox.trainer import JobTrainer
 from rundir.atomic import write_text
 from tests.inbox.serving import Served
 
@@ -34,13 +34,13 @@ class FullDisk:
         write_text(path, text)
 
 
-def trainer_of(served: Served, **settings: Any) -> Trainer:
+def trainer_of(served: Served, **settings: Any) -> JobTrainer:
     """Return a trainer, not yet with a job, for trainings by the stand-in."""
-    kept = Settings(profile="tiny", clone=served.clone, environ=served.environ, **settings)
-    return Trainer(served.layout, kept, lambda _: None, lambda: False)
+    kept = InboxSettings(profile="tiny", clone=served.clone, environ=served.environ, **settings)
+    return JobTrainer(served.layout, kept, lambda _: None, lambda: False)
 
 
-def begun(served: Served, trainer: Trainer, **plan: Any) -> Job:
+def begun(served: Served, trainer: JobTrainer, **plan: Any) -> InboxJob:
     """Return a job whose first attempt has begun."""
     file = served.clone / "a.jsonl"
     file.write_text(json.dumps({"steps": 2} | plan))
@@ -49,12 +49,12 @@ def begun(served: Served, trainer: Trainer, **plan: Any) -> Job:
     return job
 
 
-def train_on(trainer: Trainer, layout: Layout) -> None:
+def train_on(trainer: JobTrainer, layout: Layout) -> None:
     """Do what the daemon does with what is in processing, until it is over. Raises OSError."""
     while left := jobs_in(layout.processing):
         if trainer.job is None:
             trainer.take_over(left[0])
-        trainer.look()
+        trainer.end_if_over()
         if trainer.job is not None:
             trainer.begin(None)
         time.sleep(0.01)
@@ -80,7 +80,7 @@ def test_a_full_disk_at_the_end_of_a_job_neither_changes_its_verdict_nor_trains_
     trainer = trainer_of(served, **settings)
     begun(served, trainer, **plan)
     disk = FullDisk(writes_before)
-    for module in (ending, jobs):
+    for module in (job_verdict, jobs):
         monkeypatch.setattr(module, "write_text", disk.write_text)
     with pytest.raises(OSError, match="No space left"):
         train_on(trainer, served.layout)
@@ -102,8 +102,8 @@ def test_a_failure_that_could_not_be_put_back_into_the_queue_waits_all_the_same(
         train_on(trainer, served.layout)
     obstacle.rmdir()
     train_on(trainer, served.layout)
-    [(state, found)] = every_job(served.layout)
-    assert (state, len(found.attempts), found.retry_after_s) == ("queue", 1, 1000.0)
+    [(state, job_there)] = every_job(served.layout)
+    assert (state, len(job_there.attempts), job_there.retry_after_s) == ("queue", 1, 1000.0)
 
 
 def test_a_verdict_names_the_data_where_they_lie_from_then_on(served: Served) -> None:
@@ -112,12 +112,13 @@ def test_a_verdict_names_the_data_where_they_lie_from_then_on(served: Served) ->
     job = add(served.layout, file, "normal")
     job.move(served.layout.processing)
     before = job.data
-    said = Verdict(result="failed", reason=f"{before}:2: no row", fix=f"./start.sh --data {before}")
-    ending.finish(job, said, served.layout)
-    told = ending.verdict_of(job)
+    fix = f"./start.sh --data {before}"
+    verdict = JobVerdict(result="failed", reason=f"{before}:2: no row", fix=fix)
+    job_verdict.finish(job, verdict, served.layout)
+    verdict_file = job_verdict.verdict_of(job)
     assert job.data == served.layout.failed / job.id / "data" / job.name
     assert job.data.is_file()
-    assert (told["reason"], told["fix"]) == (
+    assert (verdict_file["reason"], verdict_file["fix"]) == (
         f"{job.data}:2: no row",
         f"./start.sh --data {job.data}",
     )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from inbox import wake
-from inbox.process import Recorded, recorded, start
+from inbox.recorded_process import Recorded, recorded, start
 
 FOR_LONG_S = 100.0
 
@@ -38,27 +38,15 @@ def test_looking_at_the_folder_does_not_end_the_wait(tmp_path: Path) -> None:
     waiting.close()
 
 
-def test_without_inotify_the_folder_is_looked_at_again_and_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("lack", "value"), [("HAS_WATCHDOG", False), ("filesystem_of", lambda _: "nfs4")]
+)
+def test_where_inotify_does_not_tell_of_changes_the_folder_is_polled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lack: str, value: object
 ) -> None:
-    monkeypatch.setattr(wake, "HAS_WATCHDOG", False)
+    monkeypatch.setattr(wake, lack, value)
     waiting = wake.Wake([tmp_path], poll_s=1.0)
     assert (waiting.means, waiting.idle_s) == ("polling", 1.0)
-
-
-@pytest.mark.parametrize("kind", wake.REMOTE)
-def test_on_a_network_file_system_it_polls(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    monkeypatch.setattr(wake, "file_system", lambda _: kind)
-    assert wake.Wake([tmp_path], poll_s=1.0).means == "polling"
-
-
-def test_the_file_system_of_a_folder_is_known(tmp_path: Path) -> None:
-    words = ["stat", "--file-system", "--format=%T", "/proc"]
-    told = subprocess.run(words, capture_output=True, text=True, check=True)
-    assert wake.file_system(Path("/proc")) == told.stdout.strip() == "proc"
-    assert wake.file_system(tmp_path / "not there") == ""
 
 
 def test_the_end_of_a_process_ends_the_wait(tmp_path: Path) -> None:
@@ -66,9 +54,9 @@ def test_the_end_of_a_process_ends_the_wait(tmp_path: Path) -> None:
     waiting = wake.Wake([tmp_path / "watched"], poll_s=1.0)
     kept: list[Recorded] = []
     process = start(["sleep", "0.2"], dict(os.environ), tmp_path / "log", kept.append)
-    found = recorded(kept[0].as_json())
-    assert found is not None
-    with found.opened() as descriptor:
+    record = recorded(asdict(kept[0]))
+    assert record is not None
+    with record.opened() as descriptor:
         waiting.wait(FOR_LONG_S, descriptor)
-    assert not found.is_alive
+    assert not record.is_alive
     process.wait()

@@ -22,7 +22,7 @@ class Index:
 
     def __init__(self, folder: Path, holds: str) -> None:
         self.holds = holds
-        self.asked = threading.Event()
+        self.was_asked = threading.Event()
         self.may_answer = threading.Event()
         self.torn = False  # if true, it sends half of what it holds and closes the connection
         index = self
@@ -31,7 +31,7 @@ class Index:
             def do_GET(self) -> None:
                 name = self.path.rpartition("/")[2]
                 if name.endswith(index.holds):
-                    index.asked.set()
+                    index.was_asked.set()
                     index.may_answer.wait(60)
                 if not name:
                     body = index.page(folder, self.path.split("/")[-2])

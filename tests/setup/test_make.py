@@ -19,11 +19,6 @@ from tests.clone import (
 )
 
 
-def links_to_the_base(clone: Clone) -> list[Path]:
-    links = (clone.root / ".venv/bin").glob("python*")
-    return [link for link in links if link.readlink().is_absolute()]
-
-
 def test_the_first_start_installs_what_is_pinned_and_runs_with_it(installed: Clone) -> None:
     python = installed.root / ".venv/bin/python"
     show = "import airlock_tiny; print(airlock_tiny.version, airlock_tiny.__cached__)"
@@ -48,14 +43,10 @@ def test_the_second_start_starts_no_python_but_the_program(started: Clone) -> No
 def test_changed_requirements_are_installed_in_place(started: Clone) -> None:
     kept = started.write(".venv/kept", "")
     started.pin(started.wheels("1.1"))
-    started.stub()
+    assert ".venv is ready" in started.run().stderr
     assert list(started.root.glob(".venv/lib/*/site-packages/airlock_tiny-1.1.dist-info"))
     assert not list(started.root.glob(".venv/lib/*/site-packages/airlock_tiny-1.0.dist-info"))
     assert kept.exists()
-
-
-@pytest.mark.long
-def test_changed_constraints_are_installed_as_well(started: Clone) -> None:
     started.write("constraints.txt", "# other\n")
     assert ".venv is ready" in started.run().stderr
     assert started.run().stderr == ""
@@ -73,10 +64,15 @@ def test_the_development_tools_come_with_the_first_test_and_stay(started: Clone)
     assert started.run().stderr == ""
 
 
-def test_a_failed_update_leaves_an_environment_that_does_not_count_as_whole(
+def test_an_update_that_is_refused_leaves_an_environment_that_is_not_whole_with_all_in_it(
     started: Clone,
 ) -> None:
+    kept = started.write(".venv/kept", "")
+    requirements = (started.root / "requirements.txt").read_text()
     started.pin("--no-index\nairlock-tiny==7\n")
+    tool(started.bin / "uv", "#!/bin/sh\necho uv 0.9.1; [ $1 = --version ]\n")
+    assert started.run().returncode == 4
+    tool(started.bin / "uv", f'#!/bin/sh\nexec "{UV}" "$@"\n')
     result = started.run()
     assert result.returncode == 4
     assert "airlock: uv cannot resolve what is pinned (log: " in result.stderr
@@ -90,35 +86,20 @@ def test_a_failed_update_leaves_an_environment_that_does_not_count_as_whole(
     result = started.run(VIRTUAL_ENV=str(own), PATH=f"{own}/bin:{started.bin}")
     assert result.returncode == 4
 
-    started.pin(started.wheels("1.0"))
-    started.stub()
-
-
-def test_an_update_that_is_refused_keeps_what_the_user_has_added(started: Clone) -> None:
-    kept = started.write(".venv/kept", "")
-    requirements = (started.root / "requirements.txt").read_text()
-    for broken in (
-        "#!/bin/sh\necho uv 0.9.1; [ $1 = --version ]\n",
-        f'#!/bin/sh\nexec "{UV}" "$@"\n',
-    ):
-        tool(started.bin / "uv", broken)
-        started.pin("--no-index\nairlock-tiny==7\n")
-        assert started.run().returncode == 4
     started.pin(f"{requirements}# other\n")
     started.stub()
     assert kept.exists()
 
 
 def test_an_environment_whose_base_python_is_gone_is_made_anew(started: Clone) -> None:
-    for link in links_to_the_base(started):
-        link.unlink()
-        link.symlink_to("/no/longer/python3.11")
+    # It is named by its version: an upgrade of python3 leaves a dangling link, not an interpreter
+    # without packages.
+    links = (started.root / ".venv/bin").glob("python*")
+    (link,) = [link for link in links if link.readlink().is_absolute()]
+    assert link.readlink() == BASE_PYTHON
+    link.unlink()
+    link.symlink_to("/no/longer/python3.11")
     assert started.stub()["prefix"] == str(started.root / ".venv")
-
-
-def test_the_environment_names_its_base_python_by_version(installed: Clone) -> None:
-    # So that an upgrade of python3 leaves a dangling link, not an interpreter without packages.
-    assert [link.readlink() for link in links_to_the_base(installed)] == [BASE_PYTHON]
 
 
 @pytest.mark.parametrize("active", [False, pytest.param(True, marks=pytest.mark.long)])
@@ -150,7 +131,7 @@ def test_a_link_to_the_environment_of_another_clone_is_used_but_never_changed(
     before = {path: path.lstat().st_mtime_ns for path in theirs.rglob("*")}
     result = other.run("tiny")
     assert result.returncode == 4
-    assert f"rm '{other.root}/.venv' && " in result.stderr
+    assert f"\n  rm -r '{other.root}/.venv'\n" in result.stderr
     assert {path: path.lstat().st_mtime_ns for path in theirs.rglob("*")} == before
 
 
@@ -161,14 +142,10 @@ def test_what_uv_remembers_of_an_earlier_python_there_does_not_lead_it_elsewhere
     python.parent.mkdir(parents=True)
     python.symlink_to(BASE_PYTHON)  # as in an environment whose pyvenv.cfg is gone
     cache = str(tmp_path / "uv cache")
-    asked = clone.execute(
-        [str(UV), "pip", "freeze", "--python", str(python)], env={"UV_CACHE_DIR": cache}
-    )
-    assert "environment at: " in asked.stderr
+    command = [str(UV), "pip", "freeze", "--python", str(python)]
+    assert "environment at: " in clone.execute(command, env={"UV_CACHE_DIR": cache}).stderr
     shutil.rmtree(clone.root / ".venv")
-    assert clone.stub(UV_CACHE_DIR=cache)["prefix"] == str(clone.root / ".venv")
-    log = (clone.root / ".venv/install.log").read_text()
-    assert "airlock-tiny==1.0" in log
+    assert clone.stub(UV_CACHE_DIR=cache, UV_OFFLINE="1")["prefix"] == str(clone.root / ".venv")
     assert (next((clone.root / ".venv/lib").glob("*/site-packages/airlock_tiny*"))).exists()
 
 

@@ -31,15 +31,15 @@ def begin(clone: Clone) -> subprocess.Popen[str]:
 
 def processes_of(clone: Clone) -> dict[int, str]:
     """Return the processes whose command line names the clone, by pid."""
-    found = {}
+    processes = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             command = (folder / "cmdline").read_text().replace("\0", " ")
         except OSError:
             continue
         if str(clone.root) in command:
-            found[int(folder.name)] = command
-    return found
+            processes[int(folder.name)] = command
+    return processes
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -52,7 +52,7 @@ def installer(clone: Clone) -> int:
     return next(pid for pid, command in processes.items() if "setup/make.py" in command)
 
 
-@pytest.mark.parametrize("holds", ["uv", ".metadata", ".whl", "compiling"])
+@pytest.mark.parametrize("holds", ["uv", ".whl", "compiling"])
 def test_an_install_that_was_killed_is_not_taken_for_whole_and_the_next_start_completes_it(
     clone: Clone, index: Index, holds: str
 ) -> None:
@@ -61,12 +61,12 @@ def test_an_install_that_was_killed_is_not_taken_for_whole_and_the_next_start_co
         index.holds = stub_uv(clone).name
         clone.env["PIP_INDEX_URL"] = index.url
     elif holds == "compiling":
-        many = "\n".join(f"x{i} = [{i}, '{i}']" for i in range(200_000))
+        many = "\n".join(f"x{i} = [{i}, '{i}']" for i in range(30_000))
         make_wheel(clone.root.parent / "wheels/airlock_tiny-1.0-py3-none-any.whl", code=many)
     first = begin(clone)
     if holds == "compiling":
-        wait_until(lambda: any("setup.compile" in one for one in processes_of(clone).values()))
-    assert holds == "compiling" or index.asked.wait(60)
+        wait_until(lambda: any("pip_compileall" in one for one in processes_of(clone).values()))
+    assert holds == "compiling" or index.was_asked.wait(60)
     os.kill(installer(clone), signal.SIGKILL)
     _, errors = first.communicate()
     assert first.returncode == 128 + signal.SIGKILL
@@ -81,19 +81,15 @@ def test_an_install_that_was_killed_is_not_taken_for_whole_and_the_next_start_co
     assert not torn.exists()
 
 
-@pytest.mark.parametrize("holds", ["uv", ".whl"])
 def test_half_a_download_is_an_error_after_which_the_next_start_completes_it(
-    clone: Clone, index: Index, holds: str
+    clone: Clone, index: Index
 ) -> None:
-    if holds == "uv":
-        index.holds = stub_uv(clone).name
-        clone.env["PIP_INDEX_URL"] = index.url
     index.torn = True
     index.may_answer.set()
-    result = clone.run("tiny", UV_HTTP_RETRIES="1", PIP_RETRIES="0")
+    result = clone.run("tiny", UV_HTTP_RETRIES="1")
     assert result.returncode == 4, result.stderr
-    what = "pip cannot get uv" if holds == "uv" else "uv cannot install what is pinned"
-    assert f"airlock: {what} (log: {clone.root}/.venv/install.log):\n    " in result.stderr
+    assert "airlock: uv cannot install what is pinned, as it says above; free are " in result.stderr
+    assert f" (log: {clone.root}/.venv/install.log):\n" in result.stderr
     assert f"\n  '{clone.root}/start.sh' tiny\n      tries again" in result.stderr
     index.torn = False
     assert clone.stub("tiny")["prefix"] == str(clone.root / ".venv")
@@ -103,7 +99,7 @@ def test_of_two_starts_at_once_the_second_waits_for_the_first_and_uses_its_work(
     clone: Clone, index: Index
 ) -> None:
     first = begin(clone)
-    assert index.asked.wait(60)
+    assert index.was_asked.wait(60)
     holder = installer(clone)
     second = begin(clone)
     assert second.stderr
@@ -122,7 +118,7 @@ def test_an_interrupted_install_ends_pip_and_says_how_to_go_on(
     clone: Clone, index: Index, whom: str
 ) -> None:
     process = begin(clone)
-    assert index.asked.wait(60)
+    assert index.was_asked.wait(60)
     if whom == "the terminal":
         os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does
     else:
@@ -142,7 +138,7 @@ def test_what_is_pinned_anew_during_an_install_is_installed_next(
 ) -> None:
     clone.wheels("1.1")
     process = begin(clone)
-    assert index.asked.wait(60)
+    assert index.was_asked.wait(60)
     clone.pin(f"--index-url {index.url}\nairlock-tiny==1.1\n")
     index.may_answer.set()
     assert process.communicate()[0]
@@ -152,5 +148,5 @@ def test_what_is_pinned_anew_during_an_install_is_installed_next(
 
 
 def airlock_tiny(clone: Clone) -> list[str]:
-    found = clone.root.glob(".venv/lib/*/site-packages/airlock_tiny-*.dist-info")
-    return [path.name.split("-")[1].removesuffix(".dist") for path in found]
+    folders = clone.root.glob(".venv/lib/*/site-packages/airlock_tiny-*.dist-info")
+    return [path.name.split("-")[1].removesuffix(".dist") for path in folders]

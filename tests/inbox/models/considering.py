@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from inbox.models.held_out_scores import Scorer
 from inbox.models.models import Models
 
 _CHANGES = ("os.rename", "os.link", "os.symlink", "os.mkdir", "os.remove", "os.rmdir")
@@ -32,15 +33,9 @@ def main() -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(look)
-    models = Models(Path(folder), forgetting=0.1)
-    models.consider(
-        job_id=job_id,
-        name=name,
-        content_hash="0123",
-        run=Path(run),
-        command=command,
-        env=dict(os.environ),
-    )
+    scorer = Scorer(command, os.environ, lambda: False)
+    models = Models(Path(folder), forgetting=0.1, scorer=scorer)
+    models.consider(job_id=job_id, name=name, content_hash="0123", run=Path(run))
     sys.stdout.write(f"{num}\n")
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from examples.tiny import make_data
-from inbox.models.models import Models, Outcome
+from inbox.models.held_out_scores import Scorer
+from inbox.models.models import ModelOutcome, Models
 from inbox.models.set_name import set_name
 from rundir.paths import ROOT
 
@@ -44,10 +45,11 @@ def rows(words: list[str], tasks: dict[str, Callable[[str], str]]) -> str:
 def test_three_sets_are_learnt_and_none_is_forgotten(
     environ: dict[str, str], tmp_path: Path
 ) -> None:
-    models = Models(tmp_path / "models", forgetting=0.1)
+    scorer = Scorer([str(ROOT / "airlock")], environ, lambda: False)
+    models = Models(tmp_path / "models", forgetting=0.1, scorer=scorer)
     words = make_data._distinct_words(random.Random(1), 4 * NUM_WORDS)
 
-    def train(number: int, name: str, tasks: dict[str, Callable[[str], str]]) -> Outcome:
+    def train(number: int, name: str, tasks: dict[str, Callable[[str], str]]) -> ModelOutcome:
         file = tmp_path / f"{name}.jsonl"
         file.write_text(rows(words[number * NUM_WORDS :][:NUM_WORDS], tasks), encoding="utf-8")
         start = models.start_from(fresh=False)
@@ -58,12 +60,7 @@ def test_three_sets_are_learnt_and_none_is_forgotten(
         run = (Path(environ["AIRLOCK_RUNS_DIR"]) / "latest").resolve()
         assert f"-{name}-" in run.name
         outcome = models.consider(
-            job_id=f"{number}-{name}",
-            name=file.name,
-            content_hash=str(number),
-            run=run,
-            command=[str(ROOT / "airlock")],
-            env=environ,
+            job_id=f"{number}-{name}", name=file.name, content_hash=str(number), run=run
         )
         print(outcome)  # noqa: T201 - the figures, for whoever runs this
         return outcome

@@ -9,8 +9,8 @@ from typing import Any
 import click
 import pytest
 
+from inbox.daemon_lock import held
 from inbox.layout import Layout
-from inbox.lock import held
 from monitor.api.app import create_app, paths_of
 from monitor.api.near import nearest
 from monitor.api.server_settings import ServerSettings

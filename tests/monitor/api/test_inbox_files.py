@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from inbox.jobs import Job
+from inbox.jobs import InboxJob
 from inbox.layout import Layout
 from monitor.api.inbox_files import inbox_files
 
@@ -28,7 +28,7 @@ def layout(tmp_path: Path) -> Layout:
 
 def put(state: Path, number: int, priority: str) -> None:
     name = f"{number}.jsonl"
-    job = Job(id=f"{number:06d}-x-0000", name=name, priority=priority, dropped_t=1.0)
+    job = InboxJob(id=f"{number:06d}-x-0000", name=name, priority=priority, dropped_t=1.0)
     job.folder = state / job.id
     job.folder.mkdir()
     job.write()

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from inbox import command
+from inbox import inbox_command as command
 from rundir.errors import UserError
-from rundir.paths import ROOT
 from tests.conftest import mounted
 from tests.inbox.serving import Served
 from tests.running import Start, finish, wait_for
@@ -41,24 +39,18 @@ def test_the_folder_stands_first_and_serving_is_the_default(
 def test_inside_an_inbox_it_need_not_be_named(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    served.layout.lock.touch()
+    monkeypatch.delenv("AIRLOCK_INBOX_DIR", raising=False)
     monkeypatch.chdir(served.layout.queue)
+    with pytest.raises(UserError, match=r"./airlock inbox FOLDER skip 3"):
+        command.split(["skip", "3"])
+    served.layout.lock.touch()
     assert command.split(["status"]) == (served.layout.path, ["status"])
     monkeypatch.setenv("AIRLOCK_INBOX_DIR", "/box")
     assert command.split(["status"]) == (Path("/box"), ["status"])
 
 
-def test_without_a_folder_it_says_what_to_type(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("AIRLOCK_INBOX_DIR", raising=False)
-    with pytest.raises(UserError, match=r"./airlock inbox FOLDER skip 3"):
-        command.split(["skip", "3"])
-
-
 @pytest.mark.parametrize(
-    ("typed", "said", "do"),
+    ("typed", "error", "do"),
     [
         ("box", "missing option '--profile'", "./airlock inbox box --profile 14b"),
         ("box stauts --json", "no command 'stauts'", "./airlock inbox box status --json"),
@@ -68,26 +60,22 @@ def test_without_a_folder_it_says_what_to_type(
     ],
 )
 def test_words_that_it_cannot_read_are_answered_with_a_command(
-    capsys: pytest.CaptureFixture[str], typed: str, said: str, do: str
+    capsys: pytest.CaptureFixture[str], typed: str, error: str, do: str
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
         command.main(typed.split())
     first, second = capsys.readouterr().err.splitlines()
-    assert first.startswith(f"airlock: {said}")
+    assert first.startswith(f"airlock: {error}")
     assert second == f"  → {do}"
     assert not Path("box").exists()
 
 
-def test_airlock_hands_its_words_through(airlock: Start, served: Served) -> None:
-    code, out, _ = finish(airlock("inbox", str(served.layout.path), "status", "--json"))
-    assert code == 0
-    assert json.loads(out)["status"] == "stopped"
+def test_airlock_becomes_the_program_with_its_words_and_signals(
+    airlock: Start, served: Served
+) -> None:
     code, out, _ = finish(airlock("inbox", str(served.layout.path), "serve", "--help"))
     assert code == 0
     assert "--min-free-gib" in out
-
-
-def test_airlock_becomes_the_daemon_with_its_signals(airlock: Start, served: Served) -> None:
     process = airlock("inbox", str(served.layout.path), "--profile", "tiny")
     wait_for(lambda: served.status()["is_running"], why="it does not serve")
     assert f"process {process.pid} " in served.status()["held_by"]
@@ -99,76 +87,65 @@ def test_status_has_the_fields_that_programs_read(served: Served) -> None:
     served.plan_long("a.jsonl")
     served.start()
     wait_for(lambda: served.status()["current_step"], why="it does not train")
-    told = json.loads(served.ask("status", "--json").stdout)
-    assert told["status"] == "training"
-    assert told["current_file"] == "a.jsonl"
-    assert 0 < told["current_step"] <= told["total_steps"] == 1000000
-    assert told["error"] is None
+    state = json.loads(served.ask("status", "--json").stdout)
+    assert (state["status"], state["current_file"]) == ("training", "a.jsonl")
+    assert 0 < state["current_step"] <= state["total_steps"] == 1000000
+    assert state["error"] is None
     assert "now: a.jsonl" in served.ask("status").stdout
 
 
-def test_list_tells_what_became_of_each(served: Served) -> None:
+def test_list_tells_what_became_of_each_and_added_files_stay(
+    served: Served, tmp_path: Path
+) -> None:
     assert "nothing was dropped yet" in served.ask("list").stdout
-    served.plan("a.jsonl")
+    mine = tmp_path / "mine.jsonl"
+    mine.write_text('{"steps": 2}')
+    added = served.ask("add", str(mine), "--priority", "high").stdout
+    assert "waits in the queue, high priority" in added
     served.drop("b.jsonl", "no data")
     served.start()
-    served.wait_for(a="done", b="failed")
+    served.wait_for(mine="done", b="failed")
+    assert mine.exists()
     rows = {row["name"]: row for row in json.loads(served.ask("list", "--json").stdout)}
-    assert (rows["a.jsonl"]["result"], rows["b.jsonl"]["result"]) == ("done", "failed")
+    assert (rows["mine.jsonl"]["result"], rows["b.jsonl"]["result"]) == ("done", "failed")
     assert "cannot be read or used" in served.ask("list").stdout
 
 
-def test_added_files_are_trained_and_stay(served: Served, tmp_path: Path) -> None:
-    mine = tmp_path / "mine.jsonl"
-    mine.write_text('{"steps": 2}')
-    assert (
-        "waits in the queue, high priority"
-        in served.ask("add", str(mine), "--priority", "high").stdout
-    )
-    served.start()
-    served.wait_for(mine="done")
-    assert mine.exists()
-
-
 @pytest.mark.parametrize(
-    ("words", "said", "do"),
+    ("typed", "error", "do"),
     [
-        (("stop",), "no inbox runs in", "--profile PROFILE"),
-        (("skip", "nothing"), "there is no job 'nothing'", "list"),
-        (("add", "not-there.jsonl"), "not-there.jsonl is not there", "ls -l"),
+        ("stop", "no inbox runs in", "--profile PROFILE"),
+        ("skip nothing", "there is no job 'nothing'", "list"),
+        ("add not-there.jsonl", "not-there.jsonl is not there", "ls -l"),
     ],
 )
 def test_what_cannot_be_done_is_answered_with_what_to_type(
-    served: Served, words: tuple[str, ...], said: str, do: str
+    served: Served, capsys: pytest.CaptureFixture[str], typed: str, error: str, do: str
 ) -> None:
-    told = served.ask(*words)
-    assert told.returncode == 2
-    assert said in told.stderr
-    assert do in told.stderr.splitlines()[1]
+    with pytest.raises(SystemExit, match="2"):
+        command.main([str(served.layout.path), *typed.split()])
+    first, second = capsys.readouterr().err.splitlines()
+    assert error in first
+    assert do in second
 
 
 def test_a_folder_that_is_no_inbox_is_not_made_one_by_a_look(
-    environ: dict[str, str], tmp_path: Path
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    words = [sys.executable, "-P", "-m", "inbox", str(tmp_path / "none"), "status"]
-    told = subprocess.run(words, env=environ, cwd=ROOT, text=True, capture_output=True, check=False)
-    assert told.returncode == 2
-    assert "is no inbox" in told.stderr
+    with pytest.raises(SystemExit, match="2"):
+        command.main([str(tmp_path / "none"), "status"])
+    assert "is no inbox" in capsys.readouterr().err
     assert not (tmp_path / "none").exists()
 
 
 def test_a_folder_that_cannot_be_written_is_refused_at_once(
-    environ: dict[str, str], tmp_path: Path
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     with mounted(tmp_path / "disk", "1m") as disk:
         subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
-        words = [sys.executable, "-P", "-m", "inbox", str(disk / "box"), "--profile", "tiny"]
-        told = subprocess.run(
-            words, env=environ, cwd=ROOT, text=True, capture_output=True, check=False
-        )
-    assert told.returncode == 4
-    assert "Read-only file system" in told.stderr
-    assert "Traceback" not in told.stderr
+        with pytest.raises(SystemExit, match="4"):
+            command.main([str(disk / "box"), "--profile", "tiny"])
+    assert "Read-only file system" in capsys.readouterr().err
 
 
 def test_what_is_asked_while_nobody_serves_is_done_by_the_next(served: Served) -> None:

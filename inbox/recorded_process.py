@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +34,6 @@ class Recorded:
     def is_alive(self) -> bool:
         """True while this very process runs; a zombie does not."""
         return self.boot_id == boot_id() and start_ticks(self.pid) == self.start_ticks
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the fields as they are kept on disk."""
-        return asdict(self)
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[int | None]:
@@ -84,19 +80,14 @@ def start(
         )
     assert process.stdin is not None
     try:
-        ticks = start_ticks(process.pid)
-        assert ticks is not None, "it waits for its input"
-        record(Recorded(pid=process.pid, start_ticks=ticks, boot_id=boot_id()))
-        with contextlib.suppress(BrokenPipeError):  # ended meanwhile, by someone else
+        with contextlib.suppress(BrokenPipeError), process.stdin:  # ended by someone else
+            ticks = start_ticks(process.pid)
+            assert ticks is not None, "it waits for its input"
+            record(Recorded(pid=process.pid, start_ticks=ticks, boot_id=boot_id()))
             process.stdin.write(b"go\n")
-            process.stdin.flush()
     except BaseException:
-        with contextlib.suppress(OSError):
-            process.stdin.close()
         process.wait()
         raise
-    with contextlib.suppress(OSError):
-        process.stdin.close()
     return process
 
 

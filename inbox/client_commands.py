@@ -1,4 +1,4 @@
-"""What the commands beside `serve` do: they read the folder, and leave requests in it."""
+"""The commands beside `serve`: they read the folder, and leave requests in it."""
 
 from __future__ import annotations
 
@@ -6,27 +6,30 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from inbox import claim, requests
-from inbox.ending import verdict_of
-from inbox.jobs import Job, every_job, find_job
-from inbox.layout import Layout
-from inbox.lock import holder_text, is_held
-from inbox.state import answer
+from inbox.daemon_lock import holder_text, is_held
+from inbox.daemon_state import answer
+from inbox.job_verdict import verdict_of
+from inbox.jobs import InboxJob, every_job, find_job
+from inbox.layout import PRIORITIES, Layout
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.units import clock_text
 
 _ANSWERED_S = 10.0  # a daemon that waits answers at once; one that reads a large file, later
+_prints_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
+@click.command()
+@_prints_json
+@click.pass_obj
 def status(layout: Layout, *, as_json: bool) -> None:
-    """Print what the inbox does; exit with 10 if there is a daemon that does not answer."""
+    """Tell what the inbox does now; ends with 0 if it is healthy, idle or not."""
     _check(layout)
     state = answer(layout)
     click.echo(json.dumps(state) if as_json else "\n".join(_status_lines(state)))
@@ -34,24 +37,27 @@ def status(layout: Layout, *, as_json: bool) -> None:
         sys.exit(int(ExitCode.RANK_FAILED))
 
 
-def _status_lines(status: dict[str, Any]) -> list[str]:
-    lines = [f"{status['status']}: {status['why']}" if status["why"] else status["status"]]
-    if status["current_file"]:
-        steps = f"step {status['current_step']} of {status['total_steps'] or '?'}"
-        lines.append(f"now: {status['current_file']} ({status['job']}, {steps})")
-    if status["error"]:
-        lines.append(f"error: {status['error']}")
-    lines += [f"not taken yet: {path} {why}" for path, why in status["waiting"].items()]
+def _status_lines(state: dict[str, Any]) -> list[str]:
+    lines = [f"{state['status']}: {state['why']}" if state["why"] else state["status"]]
+    if state["current_file"]:
+        steps = f"step {state['current_step']} of {state['total_steps'] or '?'}"
+        lines.append(f"now: {state['current_file']} ({state['job']}, {steps})")
+    if state["error"]:
+        lines.append(f"error: {state['error']}")
+    lines += [f"not taken yet: {path} {why}" for path, why in state["waiting"].items()]
     lines += [
-        f"{name} has no job.json that can be read, and is left alone" for name in status["damaged"]
+        f"{name} has no job.json that can be read, and is left alone" for name in state["damaged"]
     ]
-    counts = ", ".join(f"{num} in {state}/" for state, num in status["num"].items())
-    held_by = f"; {status['held_by']}" if status["held_by"] else ""
+    counts = ", ".join(f"{num} in {folder}/" for folder, num in state["num"].items())
+    held_by = f"; {state['held_by']}" if state["held_by"] else ""
     return [*lines, f"{counts}{held_by}"]
 
 
+@click.command(name="list")
+@_prints_json
+@click.pass_obj
 def list_jobs(layout: Layout, *, as_json: bool) -> None:
-    """Print each job with its state."""
+    """List what was dropped, in the order in which it is trained."""
     _check(layout)
     rows = [_row(state, job) for state, job in every_job(layout)]
     if as_json:
@@ -66,7 +72,7 @@ def list_jobs(layout: Layout, *, as_json: bool) -> None:
         click.echo(f"nothing was dropped yet; drop files into {layout.inbox}")
 
 
-def _row(state: str, job: Job) -> dict[str, Any]:
+def _row(state: str, job: InboxJob) -> dict[str, Any]:
     last = job.attempts[-1] if job.attempts else None
     verdict = verdict_of(job)
     return {
@@ -80,8 +86,12 @@ def _row(state: str, job: Job) -> dict[str, Any]:
     }
 
 
-def add(layout: Layout, files: Sequence[Path], priority: str) -> None:
-    """Queue copies of files. Raises UserError."""
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--priority", type=click.Choice(PRIORITIES), default="normal", show_default=True)
+@click.pass_obj
+def add(layout: Layout, files: tuple[Path, ...], *, priority: str) -> None:
+    """Queue copies of FILES (or folders), which stay where they are."""
     for file in files:
         if not file.exists():
             raise UserError(f"{file} is not there", do=f"ls -l {shlex.quote(str(file.parent))}")
@@ -91,31 +101,34 @@ def add(layout: Layout, files: Sequence[Path], priority: str) -> None:
             job = claim.add(layout, file, priority)
             click.echo(f"{job.id}: {file.name} waits in the queue, {priority} priority")
     except OSError as error:
-        raise UserError(
-            f"it cannot be copied: {error}",
-            do=f"df -h {layout.quoted}",
-            code=ExitCode.PREFLIGHT,
-        ) from error
+        do = f"df -h {layout.quoted}"
+        raise UserError(f"it cannot be copied: {error}", do=do, code=ExitCode.PREFLIGHT) from error
     if not is_held(layout):
         click.echo(f"no inbox runs here yet: ./airlock inbox {layout.quoted} --profile PROFILE")
 
 
+@click.command()
+@click.pass_obj
 def pause(layout: Layout) -> None:
-    """Have no further training started."""
+    """Start no further training; the present one goes on."""
     _check(layout)
     requests.pause(layout, "paused on request; ./airlock inbox FOLDER resume goes on")
     click.echo("no further training is started; the present one goes on")
 
 
+@click.command()
+@click.pass_obj
 def resume(layout: Layout) -> None:
-    """Have trainings started again."""
+    """Start trainings again."""
     _check(layout)
     was = requests.resume(layout)
     click.echo("trainings are started again" if was else "it was not paused")
 
 
+@click.command()
+@click.pass_obj
 def stop(layout: Layout) -> None:
-    """Ask the daemon to end, and wait until it has. Raises UserError if none runs."""
+    """End the inbox: its training ends the step and saves, and goes on when it is started again."""
     _check(layout)
     if not is_held(layout):
         do = f"./airlock inbox {layout.quoted} --profile PROFILE   # starts one"
@@ -128,7 +141,32 @@ def stop(layout: Layout) -> None:
     click.echo(f"stopped, after {clock_text(time.monotonic() - began)}")
 
 
-def one(layout: Layout, request: str, word: str, priority: str = "") -> None:
+@click.command()
+@click.argument("job", default="")
+@click.pass_obj
+def skip(layout: Layout, job: str) -> None:
+    """Set JOB aside in failed/: one that waits, or (by default) the one that trains."""
+    _request(layout, "skip", job)
+
+
+@click.command()
+@click.argument("job")
+@click.pass_obj
+def retry(layout: Layout, job: str) -> None:
+    """Queue JOB again: one of failed/, or a duplicate that is to be trained all the same."""
+    _request(layout, "retry", job)
+
+
+@click.command()
+@click.argument("job")
+@click.argument("priority", type=click.Choice(PRIORITIES))
+@click.pass_obj
+def priority(layout: Layout, job: str, priority: str) -> None:
+    """Let JOB, which waits, be trained earlier or later."""
+    _request(layout, "priority", job, priority)
+
+
+def _request(layout: Layout, request: str, word: str, priority: str = "") -> None:
     """Ask for something to be done with one job, and wait for a moment until it is."""
     _check(layout)
     match = find_job(layout, word) if word else None
@@ -154,3 +192,6 @@ def _check(layout: Layout) -> None:
             f"{layout.path} is no inbox: it has no control folder",
             do=f"./airlock inbox {layout.quoted} --profile PROFILE   # makes it one",
         )
+
+
+COMMANDS = (status, list_jobs, add, pause, resume, stop, skip, retry, priority)

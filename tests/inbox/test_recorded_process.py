@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from inbox.process import Recorded, start
+from inbox.recorded_process import Recorded, start
 from tests.running import wait_for
 
 
@@ -29,8 +29,9 @@ def test_nothing_runs_if_it_cannot_be_put_on_record(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-def test_the_recorded_process_becomes_the_command(tmp_path: Path) -> None:
+def test_the_recorded_process_becomes_the_command_in_a_session_of_its_own(tmp_path: Path) -> None:
     process, record = started(tmp_path, "sh", "-c", "echo $$; echo error >&2; read x || exit 7")
+    assert os.getsid(record.pid) == record.pid != os.getsid(0)  # Ctrl-C does not reach it
     assert process.wait() == 7
     assert (tmp_path / "log").read_text() == f"{record.pid}\nerror\n"
 
@@ -47,10 +48,3 @@ def test_a_signal_reaches_the_process_and_no_other(tmp_path: Path) -> None:
     assert record.send(signal.SIGKILL)
     wait_for(lambda: not record.is_alive, why="it lives")  # a zombie until it is waited for
     assert process.wait() == -signal.SIGKILL
-
-
-def test_ctrl_c_in_the_terminal_does_not_reach_it(tmp_path: Path) -> None:
-    process, record = started(tmp_path, "sleep", "1000")
-    assert os.getsid(record.pid) == record.pid != os.getsid(0)
-    process.kill()
-    process.wait()

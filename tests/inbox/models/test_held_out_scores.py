@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from inbox.models.held_out import HeldOutSet, HeldOutSets
+from inbox.models.held_out_scores import Scorer, ScoringFailedError, StoppedError
 from inbox.models.models import Models
-from inbox.models.scoring import InterruptedScoringError, Scorer, ScoringFailedError
 from inbox.models.set_name import free_name, set_name
 from rundir.config_file import read_config
 from tests.conftest import ROOT
@@ -38,7 +38,7 @@ def test_sets_that_are_read_alike_are_scored_by_one_process_others_apart(tmp_pat
         "import json; names = [w.split('=')[0] for w in sys.argv[3:sys.argv.index('--json')]]\n"
         "print(json.dumps({'sets': {n: {'loss': 1.0, 'exact_match': None} for n in names}}))"
     )
-    scorer = Scorer(_says(note), os.environ)
+    scorer = Scorer(_says(note), os.environ, lambda: False)
     sets = [_set("a", "data.columns=x"), _set("b"), _set("c", "data.columns=x")]
     assert scorer.scores("MODEL", sets).keys() == {"a", "b", "c"}
     assert (tmp_path / "log").read_text().splitlines() == [
@@ -50,29 +50,22 @@ def test_sets_that_are_read_alike_are_scored_by_one_process_others_apart(tmp_pat
 @pytest.mark.parametrize("text", ["print('no JSON')", "print('{}')", "sys.exit('out of memory')"])
 def test_an_evaluation_without_scores_is_told_with_its_last_words(text: str) -> None:
     with pytest.raises(ScoringFailedError, match=r"ended with [01]: (silent|out of memory)"):
-        Scorer(_says(text), os.environ).scores("MODEL", [_set("a")])
+        Scorer(_says(text), os.environ, lambda: False).scores("MODEL", [_set("a")])
 
 
-@pytest.mark.parametrize("code", [20, 21])
-def test_an_evaluation_that_was_asked_to_stop_decides_nothing(tmp_path: Path, code: int) -> None:
-    models = Models(tmp_path / "models", forgetting=0.1)
+def test_an_evaluation_that_was_asked_to_stop_decides_nothing(tmp_path: Path) -> None:
+    scorer = Scorer(_says("", code=21), os.environ, lambda: False)
+    models = Models(tmp_path / "models", forgetting=0.1, scorer=scorer)
     run = run_of(tmp_path, "tea", {}, start=None)
-    with pytest.raises(InterruptedScoringError):
-        models.consider(
-            job_id="job",
-            name="tea",
-            content_hash="",
-            run=run.path,
-            command=_says("", code=code),
-            env=os.environ,
-        )
+    with pytest.raises(StoppedError):
+        models.consider(job_id="job", name="tea", content_hash="", run=run.path)
     assert not (tmp_path / "models" / "descent.jsonl").exists()
     assert models.start_from(fresh=False) is None
 
 
 def test_a_stop_ends_the_evaluation_that_goes_on() -> None:
     scorer = Scorer(_says("import time; time.sleep(60)"), os.environ, lambda: True)
-    with pytest.raises(InterruptedScoringError):
+    with pytest.raises(StoppedError):
         scorer.scores("MODEL", [_set("a")])
 
 
@@ -104,8 +97,8 @@ def test_a_set_is_read_as_its_run_read_it(tmp_path: Path) -> None:
     sets = HeldOutSets(tmp_path / "sets")
     made = sets.add(run, read_config(run.config), "tea.jsonl")
     assert made is not None
-    asked = {f"data.chat_template={template}", "data.columns=text", "data.max_seq_length=128"}
-    assert asked <= set(made.settings)
+    kept = {f"data.chat_template={template}", "data.columns=text", "data.max_seq_length=128"}
+    assert kept <= set(made.settings)
     assert made.options == []
     assert sets.add(run, read_config(run.config), "tea.jsonl") == made  # once
     template.unlink()

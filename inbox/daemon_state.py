@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from inbox.attempt import run_of, status_of
+from inbox.daemon_lock import holder_text, is_held
 from inbox.jobs import jobs_in
 from inbox.layout import STATES, Layout, entries
-from inbox.lock import holder_text, is_held
 from inbox.requests import paused
 from rundir.atomic import write_text
 
@@ -73,7 +73,7 @@ def answer(layout: Layout) -> dict[str, Any]:
     job = next((waiting for waiting in jobs_in(layout.processing)), None)
     attempt = job.attempts[-1] if job is not None and job.attempts else None
     run = None if job is None or attempt is None else run_of(job, attempt, layout)
-    of_run = status_of(run)
+    run_status = status_of(run)
     status = written.get("status", "starting") if is_running else "stopped"
     silent_s = time.time() - written.get("looked_t", 0.0)
     is_busy = status in ("hashing", "scoring")  # which take as long as they take
@@ -89,13 +89,13 @@ def answer(layout: Layout) -> dict[str, Any]:
         "current_file": None if job is None else job.name,
         "job": None if job is None else job.id,
         "attempt": None if attempt is None else attempt.number,
-        "current_step": of_run.get("step", 0),
-        "total_steps": of_run.get("total_steps") or 0,
-        "loss": of_run.get("loss"),
-        "learning_rate": of_run.get("lr"),
-        "phase": of_run.get("phase"),
+        "current_step": run_status.get("step", 0),
+        "total_steps": run_status.get("total_steps") or 0,
+        "loss": run_status.get("loss"),
+        "learning_rate": run_status.get("lr"),
+        "phase": run_status.get("phase"),
         "run": None if run is None else str(run.path),
-        "error": full or of_run.get("error") or written.get("error") or None,
+        "error": full or run_status.get("error") or written.get("error") or None,
         "waiting": written.get("waiting", {}) if is_running else {},
         "damaged": written.get("damaged", []),
         "num": {state: _num(layout, state) for state in STATES},

@@ -1,4 +1,4 @@
-"""The command line: `./airlock inbox [FOLDER] [COMMAND]`."""
+"""The command line: `./airlock inbox [FOLDER] [COMMAND]`, and `serve` among its commands."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import difflib
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import click
 
-from inbox import ask
-from inbox.layout import PRIORITIES, Layout
-from inbox.settings import Settings
+from inbox.client_commands import COMMANDS
+from inbox.inbox_settings import InboxSettings
+from inbox.layout import Layout
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.paths import ROOT
@@ -33,13 +34,25 @@ def inbox() -> None:
     """
 
 
+for _command in COMMANDS:
+    inbox.add_command(_command)
+
+
+def _number(name: str, least: float, text: str) -> Callable[[Any], Any]:
+    """Return the option for a number of InboxSettings, which has its default."""
+    default = next(field.default for field in fields(InboxSettings) if field.name == name)
+    kind = click.IntRange(int(least)) if isinstance(default, int) else click.FloatRange(least)
+    words = f"--{name.replace('_', '-')}"
+    return click.option(words, type=kind, default=default, show_default=True, help=text)
+
+
 @inbox.command(name="serve")
 @click.option(
     "--profile", required=True, help="Profile to train, as ./start.sh takes it: tiny, 14b, 32b, …"
 )
 @click.option(
     "--set",
-    "settings",
+    "assignments",
     metavar="KEY=VALUE",
     multiple=True,
     help="Set a value of the configuration, as section.key=VALUE.",
@@ -51,47 +64,23 @@ def inbox() -> None:
     default=True,
     help="Each training starts from the last good model (default), or from the profile's.",
 )
-@click.option(
-    "--attempts",
-    type=click.IntRange(1),
-    default=3,
-    show_default=True,
-    help="Attempts at a job, before it is set aside in failed/.",
+@_number("attempts", 1, "Attempts at a job, before it is set aside in failed/.")
+@_number(
+    "backoff_s", 0, "Wait after the first failure; it doubles with each further one, to an hour."
 )
-@click.option(
-    "--backoff-s",
-    type=click.FloatRange(0),
-    default=60.0,
-    show_default=True,
-    help="Wait after the first failure; it doubles with each further one, to an hour.",
+@_number(
+    "settle_s",
+    0,
+    "A file is complete once it has not changed for so long; or with FILE.ready at once.",
 )
-@click.option(
-    "--settle-s",
-    type=click.FloatRange(0),
-    default=5.0,
-    show_default=True,
-    help="A file is complete once it has not changed for so long; or with FILE.ready at once.",
+@_number(
+    "poll_s", 0.05, "Pause between two looks, where inotify (the extra `inbox`) is not to be had."
 )
-@click.option(
-    "--poll-s",
-    type=click.FloatRange(0.05),
-    default=2.0,
-    show_default=True,
-    help="Pause between two looks, where inotify (the extra `inbox`) is not to be had.",
-)
-@click.option(
-    "--min-free-gib",
-    type=click.FloatRange(0),
-    default=10.0,
-    show_default=True,
-    help="No training is started with less free disk.",
-)
-@click.option(
-    "--forgetting",
-    type=click.FloatRange(0),
-    default=0.1,
-    show_default=True,
-    help="Share by which the loss on earlier sets may grow for a model to become current.",
+@_number("min_free_gib", 0, "No training is started with less free disk.")
+@_number(
+    "forgetting",
+    0,
+    "Share by which the loss on earlier sets may grow for a model to become current.",
 )
 @click.option("--monitor", is_flag=True, help="Serve the monitor's pages while it lasts.")
 @click.option(
@@ -105,7 +94,7 @@ def serve(
     layout: Layout,
     /,
     *,
-    settings: tuple[str, ...],
+    assignments: tuple[str, ...],
     num_gpus: int | None,
     goes_on: bool,
     clone: Path,
@@ -114,98 +103,24 @@ def serve(
     """Serve FOLDER (the default command): watch, queue and train until told to stop."""
     from inbox.daemon import serve as serve_folder
 
-    words = [word for setting in settings for word in ("--set", setting)]
+    words = [word for assignment in assignments for word in ("--set", assignment)]
     words += ["--num-gpus", str(num_gpus)] if num_gpus is not None else []
+    settings = InboxSettings(
+        options=tuple(words),
+        fresh=not goes_on,
+        clone=clone.resolve(),
+        environ=dict(os.environ),
+        **options,
+    )
     try:
         layout.create()
-        serve_folder(
-            layout,
-            Settings(
-                options=tuple(words),
-                fresh=not goes_on,
-                clone=clone.resolve(),
-                environ=dict(os.environ),
-                **options,
-            ),
-        )
+        serve_folder(layout, settings)
     except OSError as error:
-        folder = layout.quoted
         raise UserError(
             f"{layout.path} cannot be used: {error}",
-            do=f"ls -ld {folder}; df -h {folder}   # or another folder",
+            do=f"ls -ld {layout.quoted}; df -h {layout.quoted}   # or another folder",
             code=ExitCode.PREFLIGHT,
         ) from error
-
-
-@inbox.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.pass_obj
-def status(layout: Layout, *, as_json: bool) -> None:
-    """Tell what the inbox does now; ends with 0 if it is healthy, idle or not."""
-    ask.status(layout, as_json=as_json)
-
-
-@inbox.command(name="list")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.pass_obj
-def list_(layout: Layout, *, as_json: bool) -> None:
-    """List what was dropped, in the order in which it is trained."""
-    ask.list_jobs(layout, as_json=as_json)
-
-
-@inbox.command()
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--priority", type=click.Choice(PRIORITIES), default="normal", show_default=True)
-@click.pass_obj
-def add(layout: Layout, files: tuple[Path, ...], *, priority: str) -> None:
-    """Queue copies of FILES (or folders), which stay where they are."""
-    ask.add(layout, files, priority)
-
-
-@inbox.command()
-@click.pass_obj
-def pause(layout: Layout) -> None:
-    """Start no further training; the present one goes on."""
-    ask.pause(layout)
-
-
-@inbox.command()
-@click.pass_obj
-def resume(layout: Layout) -> None:
-    """Start trainings again."""
-    ask.resume(layout)
-
-
-@inbox.command()
-@click.pass_obj
-def stop(layout: Layout) -> None:
-    """End the inbox: its training ends the step and saves, and goes on when it is started again."""
-    ask.stop(layout)
-
-
-@inbox.command()
-@click.argument("job", default="")
-@click.pass_obj
-def skip(layout: Layout, job: str) -> None:
-    """Set JOB aside in failed/: one that waits, or (by default) the one that trains."""
-    ask.one(layout, "skip", job)
-
-
-@inbox.command()
-@click.argument("job")
-@click.pass_obj
-def retry(layout: Layout, job: str) -> None:
-    """Queue JOB again: one of failed/, or a duplicate that is to be trained all the same."""
-    ask.one(layout, "retry", job)
-
-
-@inbox.command()
-@click.argument("job")
-@click.argument("priority", type=click.Choice(PRIORITIES))
-@click.pass_obj
-def priority(layout: Layout, job: str, priority: str) -> None:
-    """Let JOB, which waits, be trained earlier or later."""
-    ask.one(layout, "priority", job, priority)
 
 
 def main(words: Sequence[str]) -> None:

@@ -16,7 +16,7 @@ HELD_OUT = ("--set", "data.eval_path=", "--set", "data.eval_fraction=0.1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class InboxSettings:
     """How an inbox trains, and how patient it is."""
 
     profile: str  # as ./start.sh takes it
@@ -33,7 +33,7 @@ class Settings:
     environ: Mapping[str, str] = field(default_factory=dict)  # of what is started
 
     @property
-    def way(self) -> str:
+    def recipe(self) -> str:
         """What a training depends on beside its data, as a short hash."""
         words = [self.profile, *self.options, "fresh" if self.fresh else "continue"]
         return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]

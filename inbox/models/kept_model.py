@@ -41,17 +41,12 @@ def _shared(source: str, to: str) -> None:
 
 def point_at(link: Path, model: Path) -> None:
     """Have the link `link` lead to `model`, in one step: it is never gone, and never dangling."""
-    remove_abandoned_links(link)
+    for path in link.parent.glob(f".{link.name}.*@*.link"):  # of a killed inbox
+        path.unlink(missing_ok=True)
     new = link.parent / f"{owned(link.name)}link"
     new.symlink_to(model.name)
     new.replace(link)
     sync(link.parent)
-
-
-def remove_abandoned_links(link: Path) -> None:
-    """Remove the new links that a killed inbox had not yet put in place; no other may be at it."""
-    for path in link.parent.glob(f".{link.name}.*@*.link"):
-        path.unlink(missing_ok=True)
 
 
 def pointed_at(link: Path) -> Path | None:

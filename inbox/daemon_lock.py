@@ -8,7 +8,6 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from typing import Any
 
 from inbox.layout import Layout
 from rundir.errors import UserError
@@ -50,19 +49,11 @@ def is_held(layout: Layout) -> bool:
         os.close(file)
 
 
-def holder(layout: Layout) -> dict[str, Any]:
-    """Return who held the lock last: pid, host, since_t; {} if that cannot be read."""
-    try:
-        content = json.loads(layout.lock.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
 def holder_text(layout: Layout) -> str:
-    """Return the holder in words."""
-    last = holder(layout)
-    if not last:
+    """Return who held the lock last, in words."""
+    try:
+        holder = json.loads(layout.lock.read_text(encoding="utf-8"))
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(holder["since_t"]))
+        return f"process {holder['pid']} on {holder['host']}, since {since}"
+    except (OSError, ValueError, KeyError, TypeError):
         return "a process that has just started"
-    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(last.get("since_t", 0)))
-    return f"process {last.get('pid')} on {last.get('host')}, since {since}"

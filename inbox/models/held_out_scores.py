@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
+import os
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any
 
 from inbox.models.held_out import HeldOutSet
+from machine.processes.parent import die_with_parent
 from rundir.exit_codes import ExitCode
 
-_PR_SET_PDEATHSIG = 1  # prctl(2)
 _INTERRUPTED = (ExitCode.INTERRUPTED_SAVED, ExitCode.INTERRUPTED_UNSAVED)
 _LOOK_S = 1.0
 _LINES = 3  # of what a failed evaluation printed last
@@ -35,30 +36,26 @@ class ScoringFailedError(Exception):
     """An evaluation that has ended without scores; the text says how."""
 
 
-class InterruptedScoringError(InterruptedError):
-    """An evaluation that was asked to stop: nothing is decided, and it is to be done again."""
+class StoppedError(Exception):
+    """Work that was asked to stop: nothing is decided, and it is to be done again."""
 
 
 class Scorer:
     """Runs `airlock evaluate`, and asks it to stop once `is_stopped` says so."""
 
     def __init__(
-        self,
-        command: Sequence[str],
-        env: Mapping[str, str],
-        is_stopped: Callable[[], bool] = lambda: False,
+        self, command: Sequence[str], env: Mapping[str, str], is_stopped: Callable[[], bool]
     ) -> None:
         self._command, self._env, self._is_stopped = list(command), dict(env), is_stopped
 
     def scores(self, model: str, sets: Sequence[HeldOutSet]) -> dict[str, Score]:
         """Return the score of `model`, a folder or a model of the Hub, on each set by its name.
 
-        Raises ScoringFailedError and InterruptedScoringError.
+        Raises ScoringFailedError and StoppedError.
         """
         scores_: dict[str, Score] = {}
-        for sampling, some in groupby(sorted(sets, key=_way), _way):
-            settings, options = sampling
-            named = [f"{held_out.name}={held_out.path}" for held_out in some]
+        for (settings, options), alike in groupby(sorted(sets, key=_sampling), _sampling):
+            named = [f"{held_out.name}={held_out.path}" for held_out in alike]
             words = ["evaluate", model, *named, "--json", *options]
             words += [word for setting in settings for word in ("--set", setting)]
             for name, held_out in self._run(words)["sets"].items():
@@ -82,12 +79,13 @@ class Scorer:
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            preexec_fn=_end_with_parent,  # noqa: PLW1509 - one prctl, which takes no lock
+            # Asked to stop when the inbox is killed: nobody else would end it.
+            preexec_fn=partial(die_with_parent, os.getpid(), signal.SIGTERM),  # noqa: PLW1509 - a prctl
         )
         out, err = self._end_of(process)
         code = process.returncode
         if code in (*_INTERRUPTED, -signal.SIGINT, -signal.SIGTERM):
-            raise InterruptedScoringError(f"./airlock evaluate ended with {code}")
+            raise StoppedError(f"./airlock evaluate ended with {code}")
         try:
             result: dict[str, Any] = json.loads(out.strip().splitlines()[-1]) if not code else {}
         except (ValueError, IndexError):
@@ -109,11 +107,6 @@ class Scorer:
                     is_asked = True
 
 
-def _way(held_out: HeldOutSet) -> tuple[list[str], list[str]]:
-    """Return how a set is scored: those of the same way are scored in one evaluation."""
+def _sampling(held_out: HeldOutSet) -> tuple[list[str], list[str]]:
+    """Return how a set is scored: those that are alike are scored in one evaluation."""
     return held_out.settings, held_out.options
-
-
-def _end_with_parent() -> None:
-    """Have this process asked to stop when the inbox is killed: nobody else would end it."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

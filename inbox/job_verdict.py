@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import shlex
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
-from inbox.jobs import Job, jobs_in
+from inbox.jobs import InboxJob, jobs_in
 from inbox.layout import Layout
 from rundir.atomic import write_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class JobVerdict:
     """What became of a job. `result`: done, duplicate, failed or skipped."""
 
     result: str
@@ -25,32 +25,22 @@ class Verdict:
     scores: dict[str, dict[str, float]] = field(default_factory=dict)
     fix: str = ""  # what the doctor says to do
 
-    @property
-    def state(self) -> str:
-        """The folder that the job stays in."""
-        return "done" if self.result in ("done", "duplicate") else "failed"
 
-
-def finish(job: Job, verdict: Verdict, layout: Layout) -> None:
+def finish(job: InboxJob, verdict: JobVerdict, layout: Layout) -> None:
     """Write the verdict, then move the job: there with its verdict, or not there. Raises OSError.
 
     The verdict decides: until it is there, a killed daemon leaves an attempt whose end is to be
     judged; once it is, `finish_again` moves the job.
     """
-    here, there = str(job.folder), str(layout.path / verdict.state / job.id)
-    table = {
+    here, there = str(job.folder), str(_place(verdict.result, layout) / job.id)
+    table = asdict(verdict) | {
         "job": job.id,
         "name": job.name,
-        "result": verdict.result,
         "reason": verdict.reason.replace(here, there),  # a path is of where it will lie
         "ended_t": time.time(),
         "content_hash": job.content_hash,
         "key": job.key,
         "attempts": job.num_failures,
-        "run": verdict.run,
-        "of_job": verdict.of_job,
-        "is_current": verdict.is_current,
-        "scores": verdict.scores,
         "fix": verdict.fix.replace(here, there),
     }
     write_text(job.folder / "verdict.txt", _text(table, layout))
@@ -58,7 +48,7 @@ def finish(job: Job, verdict: Verdict, layout: Layout) -> None:
     _put_away(job, table, layout)
 
 
-def finish_again(job: Job, layout: Layout) -> bool:
+def finish_again(job: InboxJob, layout: Layout) -> bool:
     """Move a job that has its verdict already; return False if it has none. Raises OSError."""
     verdict = verdict_of(job)
     if verdict.get("result") not in ("done", "duplicate", "failed", "skipped"):
@@ -67,16 +57,21 @@ def finish_again(job: Job, layout: Layout) -> bool:
     return True
 
 
-def _put_away(job: Job, verdict: dict[str, Any], layout: Layout) -> None:
+def _put_away(job: InboxJob, verdict: dict[str, Any], layout: Layout) -> None:
     """Move a job to where its verdict says that it stays; its last attempt ends with it."""
     if job.attempts and job.attempts[-1].ended_t is None:
         job.attempts[-1].ended_t = verdict.get("ended_t")
         job.attempts[-1].reason = verdict.get("reason", "")
         job.write()
-    job.move(layout.path / Verdict(result=verdict["result"], reason="").state)
+    job.move(_place(verdict["result"], layout))
 
 
-def verdict_of(job: Job) -> dict[str, Any]:
+def _place(result: str, layout: Layout) -> Path:
+    """Return the folder that a job with this result stays in."""
+    return layout.done if result in ("done", "duplicate") else layout.failed
+
+
+def verdict_of(job: InboxJob) -> dict[str, Any]:
     """Return the verdict of a job; {} if it has none."""
     try:
         verdict = json.loads((job.folder / "verdict.json").read_text(encoding="utf-8"))
@@ -85,7 +80,7 @@ def verdict_of(job: Job) -> dict[str, Any]:
     return verdict if isinstance(verdict, dict) else {}
 
 
-def put_verdict_aside(job: Job) -> None:
+def put_verdict_aside(job: InboxJob) -> None:
     """Keep the verdict of a job that is to be tried again under another name. Raises OSError."""
     number = sum(1 for _ in job.folder.glob("verdict.*.json")) + 1
     for kind in ("json", "txt"):
@@ -114,5 +109,5 @@ def _text(table: dict[str, Any], layout: Layout) -> str:
     if table["fix"]:
         lines.append(f"→ {table['fix']}")
     if table["result"] in ("failed", "skipped"):
-        lines.append(f"→ ./airlock inbox {shlex.quote(str(layout.path))} retry {table['job']}")
+        lines.append(f"→ ./airlock inbox {layout.quoted} retry {table['job']}")
     return "\n".join(lines) + "\n"
