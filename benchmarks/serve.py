@@ -54,7 +54,7 @@ def _indexing(runs: Path, folder: Path) -> Figures:
     return found | {
         "query_s": statistics.median(waits + waits_after),
         "slowest_query_s": max(waits + waits_after),
-        "index_bytes": sum(one.stat().st_size for one in index.iterdir()),
+        "index_bytes": sum(file.stat().st_size for file in index.rglob("*") if file.is_file()),
     }
 
 

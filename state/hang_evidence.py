@@ -65,7 +65,7 @@ def _rank(run: RunDir, attempt: int, rank: int, pid: int, now: float) -> dict[st
     letter, waits_in = state_of(pid)
     pulse = read_pulse(run.pulse(rank))
     alive_s = None if pulse is None else round(pulse.deaf_s(now), 1)
-    seen = {} if pulse is None else _seen(pulse, now)
+    watched = {} if pulse is None else _watched(pulse, now)
     store = _store(run, attempt, rank)
     return onlook.look(pid) | {
         "rank": rank,
@@ -79,7 +79,7 @@ def _rank(run: RunDir, attempt: int, rank: int, pid: int, now: float) -> dict[st
         "alive_s": alive_s,  # seconds since Python code last ran in it
         "can_answer": letter in ("R", "S") and alive_s is not None and alive_s < _FLIGHT_PATIENCE_S,
         **({"store": store} if store else {}),
-        **seen,
+        **watched,
     }
 
 
@@ -101,7 +101,7 @@ def _store(run: RunDir, attempt: int, rank: int) -> str:
     return f"{address} (world size {size})" if address else ""
 
 
-def _seen(pulse: PulseState, now: float) -> dict[str, Any]:
+def _watched(pulse: PulseState, now: float) -> dict[str, Any]:
     """Return what the watchdog of a rank has seen, with seconds until `now` for points in time."""
     main, left = pulse.main, pulse.left
     return {

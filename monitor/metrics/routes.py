@@ -12,11 +12,11 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from monitor.http.endpoint import Json, Param, Schema, endpoint
-from monitor.metrics.follower import Follower, RunsFollower
+from monitor.metrics.event_stream import open_stream
+from monitor.metrics.follower import RunFollower, RunsFollower
 from monitor.metrics.hub import Hub
 from monitor.metrics.index import Index
-from monitor.metrics.query import Question
-from monitor.metrics.stream import open_stream
+from monitor.metrics.metrics_query import MetricsQuestion
 from monitor.runs.folder import Runs
 
 _DEFAULT = "train.loss,eval.loss"
@@ -124,7 +124,7 @@ def metrics(request: Request, *, run: str, series: str, **rest: Any) -> Response
     names = tuple(word.strip() for word in series.split(",") if word.strip())
     index: Index = request.app.state.index
     found_run = runs.find(run)
-    question = Question(series=names, **rest)
+    question = MetricsQuestion(series=names, **rest)
     with _LARGE_ANSWER if question.points > _FEW_POINTS else contextlib.nullcontext():
         return Json(index.metrics(found_run, question))
 
@@ -136,7 +136,7 @@ async def stream_run(request: Request, *, run: str, cursor: str, logs: str) -> R
     last = request.headers.get("last-event-id", "")[:16384] or cursor
     key = str(found_run.path)
     hub: Hub = request.app.state.hub
-    return await open_stream(hub, key, lambda: Follower(runs, found_run), cursor=last, logs=logs)
+    return await open_stream(hub, key, lambda: RunFollower(runs, found_run), cursor=last, logs=logs)
 
 
 async def stream_runs(request: Request) -> Response:
