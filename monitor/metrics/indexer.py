@@ -158,7 +158,7 @@ class _Events:
 
     def add(self, data: bytes) -> None:
         for line in data.split(b"\n"):
-            if any(word in line for word in _WORDS):
+            if _WORDS[0] in line or _WORDS[1] in line:
                 event = _parsed(line)
                 if event.get("kind") == "metric" and isinstance(event.get("name"), str):
                     self._add_metric(event)

@@ -20,7 +20,7 @@ _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}  # as in eve
 _MOST = 2.0**53  # beyond it doubles are no whole numbers
 _LARGEST = 1 << 1023  # that a double can be
 # The time is a figure of what has steps, and `index` says which GPU a row belongs to.
-_NO_FIGURES = (COMMON - {"t"}) | {"index"}
+_NO_FIGURES = set(COMMON - {"t"}) | {"index"}
 
 
 class PendingRows:
@@ -31,7 +31,7 @@ class PendingRows:
         self._store = store
         self._state = state
         self._columns = {name: array.array("d") for name in table.crcs or [X]}
-        self._no_figures = _NO_FIGURES | {table.by}
+        self._known = _NO_FIGURES | {table.by} | self._columns.keys()
 
     @property
     def last_x(self) -> float | None:
@@ -44,11 +44,14 @@ class PendingRows:
         x = finite(event.get(self.table.by))
         if x is None:
             return
-        for name in event.keys() - self._columns.keys() - self._no_figures:
+        for name in event.keys() - self._known:
             if _is_number(event[name]):
                 self._columns[name] = _missing(len(self._columns[X]))
+                self._known.add(name)
+        figures = event | {X: x}
         for name, column in self._columns.items():
-            column.append(x if name == X else _number(event.get(name)))
+            value = figures.get(name)
+            column.append(value if type(value) is float else _number(value))
 
     def cut(self, x: float) -> bool:
         """Remove the rows at `x` and after it; return whether there were any."""
@@ -99,10 +102,8 @@ def _is_number(value: Any) -> bool:
 
 def _number(value: Any) -> float:
     """Return the value of a field as a double; the missing one for what is no number."""
-    if type(value) is float:
-        return value
     if type(value) is int:
         return float(value) if abs(value) < _LARGEST else (math.inf if value > 0 else -math.inf)
-    if type(value) is bool:
+    if type(value) is float or type(value) is bool:
         return float(value)
     return _NOT_FINITE.get(value, _MISSING) if type(value) is str else _MISSING
