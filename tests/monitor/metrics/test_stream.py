@@ -6,12 +6,8 @@ import asyncio
 import contextlib
 import itertools
 import json
-import os
 import shutil
-import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -32,7 +28,7 @@ from monitor.metrics.follower import RunFollower, RunsFollower
 from monitor.metrics.hub import Hub, Listener
 from monitor.metrics.stream_messages import Message, message
 from monitor.runs.folder import Runs
-from tests.conftest import ROOT
+from tests.monitor import serving
 from tests.monitor.metrics.event_files import WrittenRun
 
 Told = tuple[str, Any, str]  # kind, content, id
@@ -359,29 +355,11 @@ def test_metrics_are_served_with_the_same_names(
 
 
 def test_a_server_with_an_open_stream_ends_without_a_word(
-    written: WrittenRun, path: str, tmp_path: Path
+    served: Served, path: str, environ: dict[str, str]
 ) -> None:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    server = subprocess.Popen(
-        [sys.executable, "-P", "-m", "monitor", "serve", "--port", str(port)],
-        cwd=ROOT,
-        env=os.environ
-        | {
-            "PYTHONPATH": str(ROOT),
-            "AIRLOCK_RUNS_DIR": str(written.run.path.parent),
-            "AIRLOCK_CACHE_DIR": str(tmp_path),
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert server.stdout is not None
-    assert server.stdout.readline()
-    with socket.create_connection(("127.0.0.1", port)) as reader:
-        reader.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
+    with contextlib.ExitStack() as stack, serving.served(served.runs, environ) as server:
+        address = ("127.0.0.1", server.port)
+        reader = stack.enter_context(socket.create_connection(address))
+        reader.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n\r\n".encode())
         while b"event: status" not in reader.recv(65536):
             pass
-        server.send_signal(signal.SIGTERM)
-        _, err = server.communicate()
-    assert (server.returncode, err) == (0, b"")
