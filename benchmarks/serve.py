@@ -18,10 +18,10 @@ from typing import Any
 import click
 
 from benchmarks.report import machine
-from benchmarks.serving.live import beside_training, latency
-from benchmarks.serving.runs import write_runs
-from benchmarks.serving.server import Server
-from benchmarks.serving.tensorboard import tensorboard
+from benchmarks.serving.live_run import beside_training, latency
+from benchmarks.serving.long_runs import write_runs
+from benchmarks.serving.measured_server import Server
+from benchmarks.serving.tensorboard_peer import tensorboard
 
 _MOST_QUERY_S, _MOST_LATENCY_S, _MOST_BYTES, _MOST_SHARE = 1.5, 1.0, 120e6, 0.005
 _NUM_QUERIES = 20
