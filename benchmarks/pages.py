@@ -18,9 +18,9 @@ import click
 from benchmarks.report import machine
 from benchmarks.serving.chromium import chromium, find
 from benchmarks.serving.lapse import lapse
+from benchmarks.serving.long_runs import write_runs
+from benchmarks.serving.measured_server import Server
 from benchmarks.serving.opening import openings
-from benchmarks.serving.runs import write_runs
-from benchmarks.serving.server import Server
 
 _MOST_PAINT_S, _MOST_GROWTH = 1.5, 1.3
 _COMPARED = 12  # as many as a page compares

@@ -18,10 +18,10 @@ from typing import Any
 import click
 
 from benchmarks.report import machine
-from benchmarks.serving.live import beside_training, latency
-from benchmarks.serving.runs import write_runs
-from benchmarks.serving.server import Server
-from benchmarks.serving.tensorboard import tensorboard
+from benchmarks.serving.live_run import beside_training, latency
+from benchmarks.serving.long_runs import write_runs
+from benchmarks.serving.measured_server import Server
+from benchmarks.serving.tensorboard_peer import tensorboard
 
 _MOST_QUERY_S, _MOST_LATENCY_S, _MOST_BYTES, _MOST_SHARE = 1.5, 1.0, 120e6, 0.005
 _NUM_QUERIES = 20
@@ -54,7 +54,7 @@ def _indexing(runs: Path, folder: Path) -> Figures:
     return found | {
         "query_s": statistics.median(waits + waits_after),
         "slowest_query_s": max(waits + waits_after),
-        "index_bytes": sum(one.stat().st_size for one in index.iterdir()),
+        "index_bytes": sum(file.stat().st_size for file in index.rglob("*") if file.is_file()),
     }
 
 

@@ -40,17 +40,17 @@ class Hang:
 
 
 def allowed_s(
-    asked_s: float, *, step_s: float = 0.0, is_aside: bool = False, of_script: bool = False
+    timeout_s: float, *, step_s: float = 0.0, is_aside: bool = False, of_script: bool = False
 ) -> float:
     """Return the number of seconds without progress after which a run counts as hung.
 
-    `asked_s` is `launch.hang_timeout_s`; `step_s` is the usual duration of a step, 0.0 while it is
-    unknown; `is_aside` says that the run is in its first step, or outside of steps, or that no rank
-    of a script waits for another.
+    `timeout_s` is `launch.hang_timeout_s`; `step_s` is the usual duration of a step, 0.0 while it
+    is unknown; `is_aside` says that the run is in its first step, or outside of steps, or that no
+    rank of a script waits for another.
     """
     if of_script:
-        return asked_s * (_ASIDE if is_aside else 1) if asked_s > 0 else _OF_SCRIPT_S
-    limit_s = asked_s if asked_s > 0 else max(_LEAST_S, _STEPS * step_s)
+        return timeout_s * (_ASIDE if is_aside else 1) if timeout_s > 0 else _OF_SCRIPT_S
+    limit_s = timeout_s if timeout_s > 0 else max(_LEAST_S, _STEPS * step_s)
     return limit_s * (_ASIDE if is_aside else 1)
 
 
@@ -61,7 +61,7 @@ class HangWatch:
     """
 
     def __init__(self, run: RunDir, config: LaunchConfig, state: RunState) -> None:
-        self._run, self._asked_s, self._state = run, config.hang_timeout_s, state
+        self._run, self._timeout_s, self._state = run, config.hang_timeout_s, state
         self._joined: set[int] = set()
         self._attempt = 0
         self._looked_at = time.monotonic()
@@ -90,7 +90,7 @@ class HangWatch:
 
         The status of the run also gets who waits for whom.
         """
-        if self._asked_s == 0:
+        if self._timeout_s == 0:
             return None
         has_moved = self._take_in(events)
         if has_moved:
@@ -186,7 +186,7 @@ class HangWatch:
         pids = [row.pid for row in late if row.pid is not None and row.phase not in _BEFORE_GATE]
         if len(pids) < len(late) or self._has_read(pids) or self._has_computed(pids):
             return None
-        return allowed_s(self._asked_s, is_aside=True)
+        return allowed_s(self._timeout_s, is_aside=True)
 
     def _look_at_ranks(self, now: float) -> float | None:
         pulses = [read_pulse(self._run.pulse(row.rank)) for row in self._state.status.ranks]
@@ -201,7 +201,7 @@ class HangWatch:
         if is_aside:  # a large file is read or written: no rank reports how far it is
             has_moved |= self._has_read([pulse.pid for pulse in known])
         step_s = statistics.median(self._steps) if self._steps else 0.0
-        return None if has_moved else allowed_s(self._asked_s, step_s=step_s, is_aside=is_aside)
+        return None if has_moved else allowed_s(self._timeout_s, step_s=step_s, is_aside=is_aside)
 
     def _time_steps(self, num: int, now: float) -> None:
         if num > self._num_steps > 0:  # the first step is not like the others
@@ -216,7 +216,7 @@ class HangWatch:
         has_moved, self._seen = seen != self._seen, seen
         if has_moved or self._has_computed(pids):  # the latter is not cheap
             return None
-        return allowed_s(self._asked_s, is_aside=self._waits.is_known, of_script=True)
+        return allowed_s(self._timeout_s, is_aside=self._waits.is_known, of_script=True)
 
     def _has_read(self, pids: Sequence[int]) -> bool:
         """Return whether the processes have read or written since the last look."""

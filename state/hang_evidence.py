@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from machine.processes import stalled as onlook
+from machine.processes import stalled
 from machine.processes.activity import letter_of, state_of
 from machine.processes.stacks import ask
 from rundir import control
@@ -38,14 +38,14 @@ def collect(run: RunDir, attempt: int, pids: Mapping[int, int], hang: Hang) -> P
     files = {rank: run.stacks(f"rank{rank}") for rank in pids}
     begins = ask(files, pids)
     children = {rank: [child["pid"] for child in ranks[rank]["children"]] for rank in pids}
-    onlook.write_stacks(files, children, folder / "stacks")
+    stalled.write_stacks(files, children, folder / "stacks")
     _wait_for_flight_records(run, [rank for rank, row in ranks.items() if row["can_answer"]])
     for rank, pid in pids.items():
         letter = letter_of(pid)
         ranks[rank]["stays"] = letter == ranks[rank]["state"]
-        onlook.look_again(ranks[rank], pid)
+        stalled.look_again(ranks[rank], pid)
         for child in ranks[rank]["children"]:
-            onlook.look_again(child, child["pid"])
+            stalled.look_again(child, child["pid"])
     with contextlib.suppress(OSError):
         for rank, begin in begins.items():
             data = files[rank].read_bytes()[begin:]
@@ -65,12 +65,12 @@ def _rank(run: RunDir, attempt: int, rank: int, pid: int, now: float) -> dict[st
     letter, waits_in = state_of(pid)
     pulse = read_pulse(run.pulse(rank))
     alive_s = None if pulse is None else round(pulse.deaf_s(now), 1)
-    seen = {} if pulse is None else _seen(pulse, now)
+    watched = {} if pulse is None else _watched(pulse, now)
     store = _store(run, attempt, rank)
-    return onlook.look(pid) | {
+    return stalled.look(pid) | {
         "rank": rank,
         "pid": pid,
-        "children": onlook.children_of(pid),
+        "children": stalled.children_of(pid),
         "state": letter,
         "waits_in": waits_in,
         "step": None if pulse is None else pulse.step,
@@ -79,7 +79,7 @@ def _rank(run: RunDir, attempt: int, rank: int, pid: int, now: float) -> dict[st
         "alive_s": alive_s,  # seconds since Python code last ran in it
         "can_answer": letter in ("R", "S") and alive_s is not None and alive_s < _FLIGHT_PATIENCE_S,
         **({"store": store} if store else {}),
-        **seen,
+        **watched,
     }
 
 
@@ -101,7 +101,7 @@ def _store(run: RunDir, attempt: int, rank: int) -> str:
     return f"{address} (world size {size})" if address else ""
 
 
-def _seen(pulse: PulseState, now: float) -> dict[str, Any]:
+def _watched(pulse: PulseState, now: float) -> dict[str, Any]:
     """Return what the watchdog of a rank has seen, with seconds until `now` for points in time."""
     main, left = pulse.main, pulse.left
     return {

@@ -21,7 +21,7 @@ _MOST_NAMED = 4
 
 
 @dataclass(slots=True)
-class RankLook:
+class ObservedRank:
     """One rank as last seen. Accumulated seconds count only time in which it was looked at."""
 
     rank: int
@@ -93,7 +93,7 @@ class RankLook:
             self._idle_key, self._busy_s, self._io_bytes = key, busy_now_s, io_now
 
 
-def does(rank: RankLook) -> str:
+def does(rank: ObservedRank) -> str:
     """Return what a rank does, as "computes at x.py:10"."""
     main, left = rank.pulse.main, rank.pulse.left
     place = f"{shown(Path(main.file))}:{main.line}" if main.file else "a place that is unknown"
@@ -120,7 +120,7 @@ def does(rank: RankLook) -> str:
     return text
 
 
-def waits_text(ranks: Sequence[RankLook]) -> str:
+def waits_text(ranks: Sequence[ObservedRank]) -> str:
     """Return a line that says who has waited, how long and for whom."""
     waiting = [rank for rank in ranks if rank.waits]
     since = clock_text(max(rank.waited_s for rank in waiting))
@@ -135,12 +135,12 @@ def waits_text(ranks: Sequence[RankLook]) -> str:
     return f"{_names(waiting)} {have} waited {since} for rank {peer.rank}, which {does(peer)}"
 
 
-def _suspicion(rank: RankLook) -> tuple[bool, bool, float]:
+def _suspicion(rank: ObservedRank) -> tuple[bool, bool, float]:
     """Return a key that sorts ranks the others wait for; the likeliest cause comes first."""
     return not rank.is_stopped, not rank.is_gone, -rank.idle_s
 
 
-def _names(ranks: Sequence[RankLook]) -> str:
+def _names(ranks: Sequence[ObservedRank]) -> str:
     if len(ranks) == 1:
         return f"rank {ranks[0].rank}"
     if len(ranks) > _MOST_NAMED:

@@ -85,6 +85,30 @@ class RunState:
         handler = _HANDLERS.get((event["kind"], event["name"]))
         if handler is not None:
             handler(self, event)
+        else:
+            self._note(event)
+
+    def _note(self, event: Event) -> None:
+        """Take in an event that changes one thing."""
+        match event["kind"], event["name"]:
+            case "start", "zygote.import":
+                self.zygote = f"importing {event['what']}, once for all ranks"
+            case "start", "zygote.build":
+                self.zygote = "loading the model, once for all ranks"
+            case "error", "zygote.exit":
+                self._add_ending(event, None, Blame.ROOT)
+            case "error", "memory.oom_kill":
+                self.oom_kill = event
+            case "mark", "restart.none":
+                self.is_final = True
+            case "mark", "export.choice":
+                self.export = event
+            case "mark", "train.result":
+                self.result = event
+            case "end", "checkpoint" if event["ok"]:
+                self.last_checkpoint = event["step"]
+            case "metric", "host":
+                self.peak_pss_bytes = max(self.peak_pss_bytes, event["pss_bytes"])
 
     def _begin_attempt(self, attempt: int) -> None:
         """Reset everything about the ranks: all of them are started again."""
@@ -178,13 +202,6 @@ class RunState:
         self.early_stop = event
         self.enter("finishing")
 
-    def _on_checkpoint(self, event: Event) -> None:
-        if event["ok"]:
-            self.last_checkpoint = event["step"]
-
-    def _on_export(self, event: Event) -> None:
-        self.export = event
-
     def _on_control(self, event: Event) -> None:
         self.status.step = event["step"]
         if event["request"] == "pause" and event["done"]:
@@ -192,12 +209,6 @@ class RunState:
         elif event["request"] == "resume":
             self.enter("training")
             self._first_train = None  # the pause is no part of the pace
-
-    def _on_result(self, event: Event) -> None:
-        self.result = event
-
-    def _on_host(self, event: Event) -> None:
-        self.peak_pss_bytes = max(self.peak_pss_bytes, event["pss_bytes"])
 
     def _on_gpu(self, event: Event) -> None:
         gpu = self.gpus.setdefault(event["index"], GpuUse(event))
@@ -236,9 +247,6 @@ class RunState:
         )
         self._add_ending(event, rank, blame)
 
-    def _on_zygote_exit(self, event: Event) -> None:
-        self._add_ending(event, None, Blame.ROOT)
-
     def _add_ending(self, event: Event, rank: int | None, blame: Blame) -> None:
         """Add the failure of a process that has ended; by the OOM killer only if that is proven."""
         failure = Failure(rank, event["t"], _ending(event), blame)
@@ -269,18 +277,6 @@ class RunState:
                 Failure(event["failed_rank"], event["t"], event["title"], Blame.ROOT, ExitCode.HANG)
             )
 
-    def _on_no_restart(self, _event: Event) -> None:
-        self.is_final = True
-
-    def _on_oom_kill(self, event: Event) -> None:
-        self.oom_kill = event
-
-    def _on_zygote_import(self, event: Event) -> None:
-        self.zygote = f"importing {event['what']}, once for all ranks"
-
-    def _on_zygote_build(self, _event: Event) -> None:
-        self.zygote = "loading the model, once for all ranks"
-
     def _on_start(self, _event: Event) -> None:
         """Reset the ranks: none of this attempt exists yet, except forks of an abandoned zygote."""
         self.zygote = ""
@@ -295,28 +291,19 @@ def _ending(event: Event) -> str:
 
 
 _HANDLERS = {
-    ("start", "zygote.import"): RunState._on_zygote_import,
-    ("start", "zygote.build"): RunState._on_zygote_build,
     ("mark", "start"): RunState._on_start,
     ("error", "memory.guard"): RunState._on_guard,
-    ("error", "memory.oom_kill"): RunState._on_oom_kill,
     ("error", "hang"): RunState._on_hang,
-    ("mark", "restart.none"): RunState._on_no_restart,
-    ("error", "zygote.exit"): RunState._on_zygote_exit,
     ("mark", "train.plan"): RunState._on_plan,
     ("end", "pg.init"): RunState._on_group,
     ("mark", "control"): RunState._on_control,
-    ("mark", "export.choice"): RunState._on_export,
     ("metric", "eval.set"): RunState._on_set,
     ("mark", "loss.bad"): RunState._on_bad_loss,
     ("mark", "early_stop"): RunState._on_early_stop,
-    ("mark", "train.result"): RunState._on_result,
     ("metric", "train"): RunState._on_train,
     ("metric", "eval"): RunState._on_eval,
-    ("metric", "host"): RunState._on_host,
     ("metric", "gpu"): RunState._on_gpu,
     ("metric", "train.rank"): RunState._on_rank_times,
-    ("end", "checkpoint"): RunState._on_checkpoint,
     ("error", "rank.exception"): RunState._on_exception,
     ("error", "rank.exit"): RunState._on_exit,
     ("error", "rank.gone"): RunState._on_gone,

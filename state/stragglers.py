@@ -65,7 +65,7 @@ class Stragglers:
         """Return a warning of the rank that is slow now: what it spends the time on."""
         last = self._in_a_row[-1]
         part = _usual_part(self._in_a_row)
-        details = _told([slow for slow in self._in_a_row if slow.part == part])
+        details = _details([slow for slow in self._in_a_row if slow.part == part])
         return (
             f"airlock: rank {last.rank} is slower than the others, which wait for it: {details}\n"
             f"  → {_advice(last, part)}"
@@ -77,7 +77,7 @@ class Stragglers:
             return ""
         (rank, num), *_ = Counter(slow.rank for slow in self._all).most_common(1)
         of_rank = [slow for slow in self._all if slow.rank == rank]
-        details = _told([slow for slow in of_rank if slow.part == _usual_part(of_rank)])
+        details = _details([slow for slow in of_rank if slow.part == _usual_part(of_rank)])
         return f"rank {rank}: {details}; in {num} of {self._num_reports} reports"
 
 
@@ -114,7 +114,7 @@ def _usual_part(reports: list[_Slow]) -> str:
     return part
 
 
-def _told(reports: list[_Slow]) -> str:
+def _details(reports: list[_Slow]) -> str:
     own_s = statistics.median(slow.own_s for slow in reports)
     others_s = statistics.median(slow.others_s for slow in reports)
     faults = sorted({fault for slow in reports for fault in slow.gpu_faults})

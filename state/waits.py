@@ -14,7 +14,7 @@ from machine.processes.activity import letter_of, output_bytes
 from rundir.control import is_asked
 from rundir.paths import RunDir
 from rundir.pulse import read_pulse
-from state.observed_rank import RankLook, waits_text
+from state.observed_rank import ObservedRank, waits_text
 
 _WAITING_S, STALLED_S = 30.0, 300.0  # a wait is shown, and a warning given when nobody moves
 _WAITING_STEPS, _STALLED_STEPS = 5, 20  # or so many usual steps, whichever is longer
@@ -32,19 +32,19 @@ class Stall:
     limit_s: float
 
 
-def stalled_s(asked_s: float) -> float:
-    """Return the seconds in which nobody moves that are a stall; `asked_s` as in `Waits`."""
-    return asked_s if asked_s > 0 else STALLED_S
+def stalled_s(timeout_s: float) -> float:
+    """Return the seconds in which nobody moves that are a stall; `timeout_s` as in `Waits`."""
+    return timeout_s if timeout_s > 0 else STALLED_S
 
 
 class Waits:
-    """The waits of one attempt's ranks; `asked_s` is `launch.hang_timeout_s`."""
+    """The waits of one attempt's ranks; `timeout_s` is `launch.hang_timeout_s`."""
 
-    def __init__(self, run: RunDir, asked_s: float) -> None:
+    def __init__(self, run: RunDir, timeout_s: float) -> None:
         self._run = run
-        self._waiting_s = min(_WAITING_S, asked_s / 10) if asked_s > 0 else _WAITING_S
-        self._stalled_s = stalled_s(asked_s)
-        self._ranks: dict[int, RankLook] = {}
+        self._waiting_s = min(_WAITING_S, timeout_s / 10) if timeout_s > 0 else _WAITING_S
+        self._stalled_s = stalled_s(timeout_s)
+        self._ranks: dict[int, ObservedRank] = {}
         self._num_agree = 0
         self._stretch = 1
         self._told: dict[int, float | None] = {}  # since when each rank waited, when it was told
@@ -125,7 +125,7 @@ class Waits:
             if (observed := self._ranks.get(rank)) is not None
         )
 
-    def _seen(self, pids: dict[int, int], attempt: int, now: float) -> list[RankLook] | None:
+    def _seen(self, pids: dict[int, int], attempt: int, now: float) -> list[ObservedRank] | None:
         """Return all ranks as they are now; None if a watchdog has not shown what its rank does."""
         for rank, pid in pids.items():
             pulse = read_pulse(self._run.pulse(rank))
@@ -135,12 +135,12 @@ class Waits:
             is_there = pulse is not None and pulse.main.still_mono is not None
             if pulse is None or pulse.attempt != attempt or not (is_there or pulse.left):
                 return None
-            observed = self._ranks.setdefault(rank, RankLook(rank, pid, pulse))
+            observed = self._ranks.setdefault(rank, ObservedRank(rank, pid, pulse))
             observed.pid, observed.pulse, observed.letter = pid, pulse, letter_of(pid)
             observed.deaf_s = pulse.deaf_s(now)
         return [self._ranks[rank] for rank in pids]
 
-    def _time_pauses(self, ranks: Iterable[RankLook], ran_s: float) -> None:
+    def _time_pauses(self, ranks: Iterable[ObservedRank], ran_s: float) -> None:
         counts = [rank.pulse.groups for rank in ranks]
         self._pause_s += ran_s
         if counts != self._counts:
@@ -152,7 +152,7 @@ class Waits:
         before, self._output = self._output, output_bytes(self._run, attempt)
         self._silent_s = self._silent_s + ran_s if self._output == before else 0.0
 
-    def _judge(self, ranks: list[RankLook], waited_s: float, limit_s: float) -> Stall | None:
+    def _judge(self, ranks: list[ObservedRank], waited_s: float, limit_s: float) -> Stall | None:
         can_come = [rank for rank in ranks if not _never_comes(rank, self._waiting_s)]
         others = [rank for rank in can_come if not rank.waits]
         at_once = False
@@ -199,13 +199,13 @@ def _changed_at(run: RunDir, rank: int) -> int:
         return 0
 
 
-def _never_comes(rank: RankLook, idle_s: float) -> bool:
+def _never_comes(rank: ObservedRank, idle_s: float) -> bool:
     """Return whether a rank cannot come any more, unless somebody outside the run lets it."""
     is_locked = rank.pulse.main.in_lock and rank.idle_s >= max(idle_s, _LOOKS)
     return rank.is_gone or rank.is_stopped or (is_locked and not rank.waits)
 
 
-def _call_differently(waiting: list[RankLook]) -> bool:
+def _call_differently(waiting: list[ObservedRank]) -> bool:
     """Return whether ranks that all wait are in different collectives, so that none can end."""
     counts = [rank.pulse.groups for rank in waiting]
     if any(rank.pulse.has_device for rank in waiting):  # these spin, and call ahead

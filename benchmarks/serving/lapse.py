@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.serving.runs import events
-from benchmarks.serving.server import Server
+from benchmarks.serving.long_runs import events
+from benchmarks.serving.measured_server import Server
 from rundir.owner import take
 from rundir.paths import RunDir
 

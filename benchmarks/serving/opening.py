@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.serving.server import Server
+from benchmarks.serving.measured_server import Server
 
 _TIMES = 5
 _LONGEST_S = 120.0

@@ -13,6 +13,8 @@ from inbox.jobs import InboxJob, folders_in, jobs_in, read_job
 from inbox.layout import Layout
 from monitor.api.control_requests import inbox_layout
 
+_OF_ATTEMPT = ("number", "started_t", "ended_t", "exit_code", "reason")
+
 
 def inbox_files(folder: Path | None, *, limit: int, offset: int) -> dict[str, Any]:
     """Return what the inbox does, and its files: the one that trains, those that wait, the rest."""

@@ -1,10 +1,10 @@
-"""`python -P -m monitor.metrics`: the process that indexes."""
+"""`python -P -m monitor.metrics RUN INDEX`: the process that indexes."""
 
 from __future__ import annotations
 
 import sys
 
-from monitor.metrics.worker import main
+from monitor.metrics.index_process import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))

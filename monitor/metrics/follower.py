@@ -8,19 +8,20 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from monitor.metrics.messages import Message, is_event, message, mono_of, told_of
+from monitor.metrics.stream_messages import Message, content_of, is_event, message, mono_of
 from monitor.metrics.tail import MOST_BEHIND_BYTES, Line, Tail
 from monitor.runs.inside import names_inside
 from monitor.runs.masks import mask_for
 from monitor.runs.run_list import Runs
 from rundir.paths import RunDir
 
-_FILES_S = 1.0  # between two looks for new files
+_FILES_S = 1.0  # between two searches for new files
 _ROW_S = 5.0  # after which a row is made anew: nobody writes that a launcher was killed
-_CURSOR = re.compile(r"([0-9a-f]{1,16})~([A-Za-z0-9_.=,/-]{0,8000})")
+_OFFSET = r"[A-Za-z0-9_./-]+=[0-9]{1,18}"
+_CURSOR = re.compile(rf"(?P<identity>[0-9a-f]{{1,16}})~(?P<offsets>{_OFFSET}(,{_OFFSET})*)")
 
 
-class Follower:
+class RunFollower:
     """Follows one run. To be used by one thread at a time."""
 
     interval_s = 0.25
@@ -40,48 +41,44 @@ class Follower:
 
     def first(self) -> list[Message]:
         """Return what someone who begins to listen has to know."""
-        self._look_at_row()
+        self._has_new_row()
         return [message("status", self._row, self._cursor(self._positions()))]
 
-    def want(self, logs: frozenset[str]) -> None:
+    def follow_logs(self, logs: frozenset[str]) -> None:
         """Follow these logs as well: `run`, `rank0`."""
         if not logs <= self._logs:
             self._logs |= logs
             self._find_files(from_start=False)
 
-    def look(self) -> list[Message]:
-        """Return what has happened since the last look, in order of time."""
+    def changes(self) -> list[Message]:
+        """Return what has happened since the last call, in order of time."""
         now = time.monotonic()
         if now - self._files_mono > _FILES_S:
             self._find_files(from_start=True)
-        lines_: list[tuple[float, str, Line]] = []
+        lines: list[tuple[float, str, Line]] = []
         positions = self._positions()
         messages = []
         for name, tail in self._tails.items():
-            lines, has_lost = tail.new_lines()
-            lines_ += [(mono_of(name, line), name, line) for line in lines]
+            new_lines, has_lost = tail.new_lines()
+            lines += [(mono_of(name, line), name, line) for line in new_lines]
             if has_lost:
                 messages.append(message("reset", {"file": name}))
-        messages += self._messages(lines_, positions)
+        messages += self._messages(lines, positions)
         messages += self._new_answers()
-        if self._look_at_row():
+        if self._has_new_row():
             messages.append(message("status", self._row, self._cursor(positions)))
         return messages
 
     def since(self, cursor: str) -> list[Message]:
         """Return what has happened since `cursor`; a `reset` if that cannot be told any more."""
-        asked = _CURSOR.fullmatch(cursor)
+        match = _CURSOR.fullmatch(cursor)
+        pairs = (pair.split("=") for pair in match["offsets"].split(",")) if match else ()
+        positions = {name: int(offset) for name, offset in pairs}
         now = self._positions()
-        try:
-            assert asked is not None
-            pairs = (pair.rpartition("=") for pair in asked[2].split(",") if pair)
-            positions = {name: int(offset) for name, _, offset in pairs}
-        except (AssertionError, ValueError):
-            asked, positions = None, {}
         begins = {
             name: positions.get(name, 0 if is_event(name) else end) for name, end in now.items()
         }
-        is_ours = asked is not None and asked[1] == self._identity
+        is_ours = match is not None and match["identity"] == self._identity
         is_near = sum(now[name] - begins[name] for name in now) <= MOST_BEHIND_BYTES
         if not is_ours or not is_near or any(now[name] < begins[name] for name in now):
             return [message("reset", {}, self._cursor(now))]
@@ -100,10 +97,10 @@ class Follower:
         mask = mask_for(self._run)
         for _, name, line in sorted(lines, key=lambda timed: timed[0]):
             positions[name] = line.end
-            told = told_of(name, line, mask)
-            if told is not None:
-                log = told[1]["file"] if told[0] == "log" else ""
-                messages.append(message(*told, self._cursor(positions), log))
+            kind, content = content_of(name, line, mask)
+            if kind:
+                log = content["file"] if kind == "log" else ""
+                messages.append(message(kind, content, self._cursor(positions), log))
         return messages
 
     def _positions(self) -> dict[str, int]:
@@ -118,21 +115,19 @@ class Follower:
         if not self._run.path.is_dir():
             self.is_gone = True
             return
-        names = [("events", entry) for entry in names_inside(self._run, "events")]
-        logs: list[tuple[str, ...]] = [("logs", "run.log")]
-        attempts = [
-            entry
-            for entry in names_inside(self._run, "logs")
-            if re.fullmatch(r"attempt\d{1,6}", entry)
-        ]
+        events = names_inside(self._run, "events")
+        files = [f"events/{name}" for name in events if name.endswith(".jsonl")]
+        files.append("logs/run.log")
+        folders = names_inside(self._run, "logs")
+        attempts = [int(name[7:]) for name in folders if re.fullmatch(r"attempt\d{1,6}", name)]
         if attempts:
-            last = max(attempts, key=lambda attempt: int(attempt[7:]))
-            there = names_inside(self._run, "logs", last)
-            logs += [
-                ("logs", last, entry) for entry in there if entry.removesuffix(".log") in self._logs
+            last = f"attempt{max(attempts)}"
+            logs = names_inside(self._run, "logs", last)
+            files += [
+                f"logs/{last}/{log}" for log in logs if log.removesuffix(".log") in self._logs
             ]
-        for parts in (*(entry for entry in names if entry[1].endswith(".jsonl")), *logs):
-            name = "/".join(parts)
+        for name in files:
+            parts = tuple(name.split("/"))
             if name not in self._tails and re.fullmatch(r"[A-Za-z0-9_.-]+", parts[-1]):
                 self._tails[name] = Tail(self._run, parts, from_start=from_start)
         for dataset in names_inside(self._run, "evolution"):
@@ -157,7 +152,7 @@ class Follower:
             self._answers[dataset] = (now_ns, names)
         return messages
 
-    def _look_at_row(self) -> bool:
+    def _has_new_row(self) -> bool:
         """Make the row anew if status.json has changed; return whether it is another."""
         try:
             there = os.lstat(self._run.status)
@@ -195,24 +190,24 @@ class RunsFollower:
         self._runs = runs
         self._rows: dict[str, dict[str, Any]] = {}
         self._total = -1
-        self.look()
+        self.changes()
 
     def first(self) -> list[Message]:
         """Return all rows."""
-        told = {"runs": list(self._rows.values()), "removed": [], "total": self._total}
-        return [message("runs", told)]
+        rows = list(self._rows.values())
+        return [message("runs", {"runs": rows, "removed": [], "total": self._total})]
 
-    def want(self, logs: frozenset[str]) -> None:
+    def follow_logs(self, logs: frozenset[str]) -> None:
         """Do nothing: there are no logs here."""
 
     def since(self, cursor: str) -> list[Message]:  # noqa: ARG002 - the rows as they are say all
         """Return nothing: `first` has told everything."""
         return []
 
-    def look(self) -> list[Message]:
-        """Return the rows that have changed since the last look."""
-        lines_, total = self._runs.page(limit=self._MOST)
-        rows = {row.id: asdict(row) for row in lines_}
+    def changes(self) -> list[Message]:
+        """Return the rows that have changed since the last call."""
+        newest, total = self._runs.page(limit=self._MOST)
+        rows = {row.id: asdict(row) for row in newest}
         changed = [row for key, row in rows.items() if self._rows.get(key) != row]
         removed = [key for key in self._rows if key not in rows]
         if not (changed or removed or total != self._total):

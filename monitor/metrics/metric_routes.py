@@ -12,9 +12,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from monitor.http.json_answer import Json
-from monitor.metrics.follower import Follower, RunsFollower
-from monitor.metrics.query import Question
-from monitor.metrics.stream import open_stream
+from monitor.metrics.event_stream import open_stream
+from monitor.metrics.follower import RunFollower, RunsFollower
+from monitor.metrics.metrics_query import MetricsQuestion
 from monitor.runs.requested_run import AllRuns, RunInPath
 
 router = APIRouter()
@@ -54,7 +54,7 @@ class WantedCurves(BaseModel):
 def metrics(request: Request, run: RunInPath, wanted: Annotated[WantedCurves, Query()]) -> Json:
     """Curves of a run's metrics: the least and the greatest value of each bucket."""
     names = tuple(word.strip() for word in wanted.series.split(",") if word.strip())
-    question = Question(**dict(wanted) | {"series": names})
+    question = MetricsQuestion(**dict(wanted) | {"series": names})
     with _LARGE_ANSWER if wanted.points > _FEW_POINTS else contextlib.nullcontext():
         return Json(request.app.state.index.metrics(run, question))
 
@@ -70,7 +70,7 @@ async def stream_run(
     """What happens in a run: status, event, metric, log, answers, reset, gone, ping."""
     last = request.headers.get("last-event-id", "")[:16384] or cursor
     key, hub = str(run.path), request.app.state.hub
-    return await open_stream(hub, key, lambda: Follower(runs, run), cursor=last, logs=logs)
+    return await open_stream(hub, key, lambda: RunFollower(runs, run), cursor=last, logs=logs)
 
 
 @router.get("/api/stream", responses=_STREAM, response_class=Response)

@@ -6,15 +6,18 @@ import contextlib
 import hashlib
 import os
 import shutil
+import tempfile
 from pathlib import Path
 from urllib.parse import quote
 
-from monitor.metrics.store import VERSION, remove
+from monitor.metrics.store import VERSION, Store
+from rundir.atomic import owned, remove_abandoned
 from rundir.paths import RunDir, cache_folder
-from rundir.scratch import new_scratch
 
 _MOST_BYTES = 8 << 30  # of all indexes in the cache
-_SUFFIX = f".v{VERSION}.sqlite"
+_MOST_BYTES_IN_MEMORY = 64 << 20  # of all indexes there: ranks need it, too
+_SUFFIX = f".v{VERSION}"
+_SCRATCH = "airlock-monitor"
 
 
 class Places:
@@ -22,46 +25,54 @@ class Places:
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder or cache_folder() / "monitor" / "metrics"
-        self._scratch: Path | None = None
+        self._scratch: dict[Path, Path] = {}
 
     def __len__(self) -> int:
         return 3
 
-    def path(self, run: RunDir, place: int) -> Path | None:
-        """Return the file in that place; None is in memory. Raises OSError."""
+    def store(self, run: RunDir, place: int) -> Store:
+        """Return the run's index in that place. Raises OSError."""
         if place == 0:
-            return self.folder / _name(run)
+            return Store(self.folder / _name(run))
         if place == 1:
-            if self._scratch is None:
-                self._scratch = new_scratch("monitor")
-            return self._scratch / _name(run)
-        return None
+            return Store(self._scratch_in(Path(tempfile.gettempdir())) / _name(run))
+        in_memory = self._scratch_in(Path("/dev/shm"))  # noqa: S108 - a folder of our own in it
+        return Store(in_memory / _name(run), _MOST_BYTES_IN_MEMORY)
+
+    def _scratch_in(self, parent: Path) -> Path:
+        """Return this process's folder there; those of killed processes are removed."""
+        if parent not in self._scratch:
+            remove_abandoned(parent, _SCRATCH)
+            self._scratch[parent] = Path(tempfile.mkdtemp(dir=parent, prefix=owned(_SCRATCH)))
+        return self._scratch[parent]
 
     def tidy(self, runs_folder: Path) -> None:
         """Remove indexes of runs that are gone, and the oldest if there are too many."""
-        folders = []
-        with contextlib.suppress(OSError), os.scandir(self.folder) as entries:
-            for entry in entries:
-                if not entry.name.endswith(".sqlite"):
-                    continue
-                path = Path(entry.path)
-                if not entry.name.endswith(_SUFFIX) or _is_orphan(path, runs_folder):
-                    remove(path)
-                    continue
-                with contextlib.suppress(OSError):
-                    there = entry.stat()
-                    folders.append((there.st_mtime, there.st_size, path))
-        left = sum(size for _, size, _ in folders)
-        for _, size, path in sorted(folders)[:-1]:
-            if left <= _MOST_BYTES:
+        indexes = []
+        for path in self.folder.iterdir() if self.folder.is_dir() else []:
+            if not path.name.endswith(_SUFFIX) or _is_orphan(path, runs_folder):
+                remove(path)
+                continue
+            with contextlib.suppress(OSError):
+                num_bytes = sum(file.stat().st_size for file in path.iterdir())
+                indexes.append((path.stat().st_mtime, num_bytes, path))
+        left_bytes = sum(num_bytes for _, num_bytes, _ in indexes)
+        for _, num_bytes, path in sorted(indexes)[:-1]:
+            if left_bytes <= _MOST_BYTES:
                 break
             remove(path)
-            left -= size
+            left_bytes -= num_bytes
 
     def close(self) -> None:
-        """Remove the temporary folder."""
-        if self._scratch is not None:
-            shutil.rmtree(self._scratch, ignore_errors=True)
+        """Remove the temporary folders."""
+        for folder in self._scratch.values():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove(path: Path) -> None:
+    """Remove an index, or the one file that it was in an earlier version."""
+    with contextlib.suppress(OSError):
+        path.unlink() if path.is_file() else shutil.rmtree(path)
 
 
 def _name(run: RunDir) -> str:

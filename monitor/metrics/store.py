@@ -1,49 +1,32 @@
-"""The index of one run: a SQLite database of columns in chunks, which may be lost at any time.
+"""The index of one run: a folder with a file for each column, which may be lost at any time.
 
-It is a cache. Everything is made from the run's events, in transactions that hold the rows and the
-place in the file up to which it was read: a process that is killed leaves the last whole one, and
-two servers may use one index at once. Whatever is wrong with it is one of two errors: `BrokenError`
-means that it has to be made anew, `UnusableError` that this place takes no index.
+It is a cache, made from the run's events. `state` says how many rows of each column count, with
+their checksums, and how far the events were read. Columns are only ever added to, and `state` is
+replaced after that: a process that is killed leaves rows that do not count and are written over,
+and who reads beside a writer has the rows of the state that it has read. A table that loses rows is
+written anew, to files of another number. An OSError means that this place takes no index.
 """
 
 from __future__ import annotations
 
-import array
-import contextlib
-import os
+import json
 import secrets
-import sqlite3
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TypeAlias
 
-VERSION = 1  # of the tables below; in the file's name, so that two versions do not meet
-CHUNK_ROWS = 1024
+from rundir.atomic import write_bytes
+from rundir.files.lock import lock
+
+VERSION = 2  # of what is below; in the folder's name, so that two versions do not meet
 X = ""  # the field of the column with steps, or times
-MOST_BYTES_IN_MEMORY = 32 << 20
-_PAGE_BYTES = 4096
-_LONGEST_WAIT_S = 5.0  # for another process to finish the tables that it makes
-_TABLES = """
-create table meta(key text primary key, value);
-create table source(name text primary key, inode integer, head blob, offset integer);
-create table part(id integer primary key, name text unique, by text, source text, rows integer);
-create table chunk(part integer, field text, number integer, crc integer, data blob);
-create unique index chunks on chunk(part, field, number);
-create table resume(step real, attempt integer, t real, run text, why text);
-"""
-
-Column: TypeAlias = "array.array[float]"
+VALUE_BYTES = 8
 
 
 class BrokenError(Exception):
     """The index is damaged; it has to be made anew."""
-
-
-class UnusableError(Exception):
-    """No index can be kept there: the disk is full, or may not be written."""
 
 
 class BusyError(Exception):
@@ -51,225 +34,130 @@ class BusyError(Exception):
 
 
 @dataclass(slots=True)
-class Source:
+class EventsFile:
     """How far a file of events has been read; inode and first bytes tell whether it is the same."""
 
-    name: str
     inode: int
-    head: bytes
+    head: str = ""
     offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class PartRow:
+@dataclass(slots=True)
+class MetricTable:
     """The metrics of one name and key, as `train` or `gpu@0`: rows by step or by time."""
 
-    id: int
-    name: str
+    number: int  # in the names of its files
     by: str
-    source: str
-    rows: int
+    events_file: str
+    rows: int = 0
+    last_x: float | None = None
+    crcs: dict[str, int] = field(default_factory=dict)  # of each column, in the order of the files
+
+    def file_name(self, column: str) -> str:
+        """Return the name of the file of a column that the table has."""
+        return f"{self.number}-{list(self.crcs).index(column)}"
+
+
+@dataclass(slots=True)
+class Resume:
+    """Training went on after `step`: of which attempt, and of which run's checkpoint."""
+
+    step: int
+    attempt: int
+    t: float
+    run: str | None
+    why: str
+
+
+def _new_identity() -> str:
+    return secrets.token_hex(8)
+
+
+@dataclass(slots=True)
+class IndexState:
+    """All of an index but its columns."""
+
+    identity: str = field(default_factory=_new_identity)  # another as soon as rows have gone
+    num_numbered: int = 0  # tables, those that are gone included
+    events_files: dict[str, EventsFile] = field(default_factory=dict)
+    tables: dict[str, MetricTable] = field(default_factory=dict)
+    resumes: list[Resume] = field(default_factory=list)
+
+    def lose_rows(self) -> None:
+        """Note that rows which were told of are gone."""
+        self.identity = _new_identity()
+
+    def new_number(self) -> int:
+        """Return the number of a table that is begun."""
+        self.num_numbered += 1
+        return self.num_numbered
 
 
 class Store:
-    """One open index; to be used by one thread at a time."""
+    """The index in one folder. Nothing is kept open: it may be used by any thread and process."""
 
-    def __init__(self, path: Path | None) -> None:
-        """Open or make the index `path`, or one in memory. Raises the errors above."""
-        self.path = path
-        self.inode = 0
-        with errors():
-            if path is not None:
-                path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._db = sqlite3.connect(
-                path or ":memory:",
-                timeout=_LONGEST_WAIT_S,
-                isolation_level=None,
-                check_same_thread=False,
-            )
+    def __init__(self, folder: Path, most_bytes: int | None = None) -> None:
+        """With `most_bytes` all indexes beside it, with this one, take no more than about that."""
+        self.folder = folder
+        self.most_bytes = most_bytes
+
+    def state(self) -> IndexState | None:
+        """Return what is in the index; None if there is none yet. Raises BrokenError."""
         try:
-            with errors():
-                self._begin()
-        except BaseException:
-            self._db.close()
-            raise
-        if path is not None:
-            with contextlib.suppress(OSError):
-                self.inode = path.stat().st_ino
-
-    def _begin(self) -> None:
-        # What a kill leaves is whole without waiting for the disk; after a power cut the checksums
-        # tell what is not.
-        self._db.execute(f"pragma page_size = {_PAGE_BYTES}")
-        self._db.execute("pragma synchronous = off")
-        self._db.execute("pragma journal_size_limit = 1048576")
-        if self.path is None:
-            self._db.execute(f"pragma max_page_count = {MOST_BYTES_IN_MEMORY // _PAGE_BYTES}")
-        else:
-            self._db.execute("pragma journal_mode = wal")
-        with self.writing(wait_s=_LONGEST_WAIT_S):
-            if self._db.execute("pragma user_version").fetchone()[0] == 0:
-                self._make()
-
-    def _make(self) -> None:
-        for statement in _TABLES.split(";"):
-            self._db.execute(statement)
-        self._db.execute("insert into meta values('identity', ?)", (secrets.token_hex(4),))
-        self._db.execute("insert into meta values('cuts', 0)")
-        self._db.execute(f"pragma user_version = {VERSION}")
-
-    def is_current(self) -> bool:
-        """Return whether the file that was opened is still the one of that name."""
-        if self.path is None:
-            return True
-        try:
-            return self.path.stat().st_ino == self.inode
-        except OSError:
-            return False
+            crc, _, data = (self.folder / "state").read_bytes().partition(b"\n")
+        except FileNotFoundError:
+            return None
+        if crc != b"%08x" % zlib.crc32(data):
+            raise BrokenError("its state is damaged")
+        state = json.loads(data)
+        files = {name: EventsFile(**file) for name, file in state["events_files"].items()}
+        tables = {name: MetricTable(**table) for name, table in state["tables"].items()}
+        resumes = [Resume(**resume) for resume in state["resumes"]]
+        return IndexState(state["identity"], state["num_numbered"], files, tables, resumes)
 
     @contextmanager
-    def writing(self, wait_s: float) -> Iterator[None]:
-        """Do what follows whole or not at all. Raises BusyError if another process writes."""
-        with errors():
-            self._db.execute(f"pragma busy_timeout = {int(wait_s * 1000)}")
-            self._db.execute("begin immediate")
-            try:
-                yield
-                self._db.execute("commit")
-            except BaseException:
-                with contextlib.suppress(sqlite3.Error):  # it may be undone already
-                    self._db.execute("rollback")
-                raise
+    def writing(self) -> Iterator[None]:
+        """Be the only one that adds to the index. Raises BusyError if another process is."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if self.most_bytes is not None:
+            files = self.folder.parent.rglob("*")
+            if sum(file.stat().st_size for file in files) >= self.most_bytes:
+                raise OSError(f"the indexes in memory have {self.most_bytes >> 20} MiB")
+        with (self.folder / "lock").open("ab") as file:
+            if not lock(file.fileno()):
+                raise BusyError
+            yield
 
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        """See one state of the index in all that follows."""
-        with errors():
-            self._db.execute("begin")
-            try:
-                yield
-            finally:
-                with contextlib.suppress(sqlite3.Error):
-                    self._db.execute("rollback")
+    def append(self, table: MetricTable, column: str, data: bytes) -> None:
+        """Add to the values of a column; they count when the state is replaced."""
+        rows = table.rows if column in table.crcs else 0
+        crc = table.crcs.setdefault(column, 0)
+        with (self.folder / table.file_name(column)).open("ab") as file:
+            file.truncate(rows * VALUE_BYTES)
+            file.write(data)
+        table.crcs[column] = zlib.crc32(data, crc)
 
-    def clear(self) -> None:
-        """Forget everything: the run's folder is another one now."""
-        for table in ("source", "part", "chunk", "resume"):
-            self._db.execute(f"delete from {table}")  # noqa: S608 - our own names
-        self._db.execute(
-            "update meta set value = ? where key = 'identity'", (secrets.token_hex(4),)
-        )
+    def values(self, table: MetricTable, column: str) -> bytes:
+        """Return the doubles of a column that the table has. Raises BrokenError."""
+        try:
+            with (self.folder / table.file_name(column)).open("rb") as file:
+                data = file.read(table.rows * VALUE_BYTES)
+        except FileNotFoundError as error:
+            raise BrokenError(f"{error.filename} is gone") from error
+        if zlib.crc32(data) != table.crcs[column]:
+            raise BrokenError(f"{file.name} is damaged")
+        return data
 
-    def identity(self) -> str:
-        """Return what changes as soon as rows that were told are no longer so."""
-        values = dict(self._db.execute("select key, value from meta"))
-        if values.keys() < {"identity", "cuts"}:
-            raise BrokenError("it does not say which it is")
-        return f"{values['identity']}-{values['cuts']}"
+    def replace_state(self, state: IndexState) -> None:
+        """Have what was added count."""
+        data = json.dumps(asdict(state)).encode()
+        checked = b"%08x\n" % zlib.crc32(data) + data
+        # Without waiting for the disk: what a power cut leaves is found out by the checksums.
+        write_bytes(self.folder / "state", checked, durable=False)
 
-    def sources(self) -> dict[str, Source]:
-        """Return the files that were read."""
-        rows = self._db.execute("select name, inode, head, offset from source")
-        return {row[0]: Source(*row) for row in rows}
-
-    def put_source(self, source: Source) -> None:
-        """Note how far a file has been read."""
-        values = (source.name, source.inode, source.head, source.offset)
-        self._db.execute("insert or replace into source values(?, ?, ?, ?)", values)
-
-    def parts(self) -> dict[str, PartRow]:
-        """Return all parts by name."""
-        rows = self._db.execute("select id, name, by, source, rows from part order by id")
-        return {row[1]: PartRow(*row) for row in rows}
-
-    def put_part(self, name: str, by: str, source: str) -> PartRow:
-        """Add a part without rows."""
-        values = (name, by, source)
-        self._db.execute("insert into part(name, by, source, rows) values(?, ?, ?, 0)", values)
-        return self.parts()[name]
-
-    def put_rows(self, part: int, rows: int) -> None:
-        """Note how many rows a part has."""
-        self._db.execute("update part set rows = ? where id = ?", (rows, part))
-
-    def fields(self, part: int) -> list[str]:
-        """Return the fields that a part has values of."""
-        rows = self._db.execute("select distinct field from chunk where part = ?", (part,))
-        return [row[0] for row in rows if row[0] != X]
-
-    def put_chunk(self, part: int, number: int, columns: dict[str, Column]) -> None:
-        """Write the rows of one chunk; `columns` has X and the fields."""
-        rows = []
-        for field, column in columns.items():
-            data = column.tobytes()
-            rows.append((part, field, number, zlib.crc32(data), data))
-        self._db.executemany("insert or replace into chunk values(?, ?, ?, ?, ?)", rows)
-
-    def chunks(self, part: int, field: str, first: int, last: int) -> dict[int, bytes]:
-        """Return the data of the chunks from `first` to `last`. Raises BrokenError."""
-        chunks_ = {}
-        with errors():
-            rows = self._db.execute(
-                "select number, crc, data from chunk "
-                "where part = ? and field = ? and number between ? and ?",
-                (part, field, first, last),
-            )
-            for number, crc, data in rows:
-                if not isinstance(data, bytes) or zlib.crc32(data) != crc:
-                    raise BrokenError(f"chunk {number} of {field or 'the steps'} is damaged")
-                chunks_[number] = data
-        return chunks_
-
-    def drop_chunks(self, part: int, first: int) -> None:
-        """Remove the chunks from `first` on."""
-        self._db.execute("delete from chunk where part = ? and number >= ?", (part, first))
-
-    def count_cut(self) -> None:
-        """Note that rows have gone."""
-        self._db.execute("update meta set value = value + 1 where key = 'cuts'")
-
-    def resumes(self) -> list[tuple[float, int, float, str | None, str]]:
-        """Return step, attempt, time, the run that is gone on from, and why, in order of time."""
-        return list(
-            self._db.execute("select step, attempt, t, run, why from resume order by rowid")
-        )
-
-    def put_resume(self, step: float, attempt: int, t: float, run: str | None, why: str) -> None:
-        """Note that training goes on from `step`."""
-        values = (step, attempt, t, run, why)
-        self._db.execute("insert into resume values(?, ?, ?, ?, ?)", values)
-
-    def close(self) -> None:
-        """Close it; what it is in the cache stays."""
-        with contextlib.suppress(sqlite3.Error):
-            self._db.close()
-
-
-def remove(path: Path) -> None:
-    """Remove an index: its log first, so that a new one of the same name does not get that."""
-    for name in (f"{path.name}-wal", f"{path.name}-shm", path.name):
-        with contextlib.suppress(OSError):
-            os.unlink(path.with_name(name))  # noqa: PTH108 - a name of our own
-
-
-_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-_NO_PLACE = (
-    *(sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN),
-    *(sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_NOLFS),
-)
-
-
-@contextmanager
-def errors() -> Iterator[None]:
-    """Turn what SQLite and the disk say into the errors of this module."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF  # without the details
-        if code in _BUSY:
-            raise BusyError(str(error)) from error
-        if code in _NO_PLACE:
-            raise UnusableError(str(error)) from error
-        raise BrokenError(str(error)) from error
-    except OSError as error:
-        raise UnusableError(error.strerror or str(error)) from error
+    def remove_unused(self, state: IndexState) -> None:
+        """Remove files of tables that are gone, and what killed processes have left."""
+        numbers = {str(table.number) for table in state.tables.values()}
+        for path in self.folder.iterdir():
+            if path.name not in ("state", "lock") and path.name.partition("-")[0] not in numbers:
+                path.unlink(missing_ok=True)

@@ -16,7 +16,7 @@ from monitor.answers.snapshot_files import raw_snapshot, steps_of
 from monitor.api.run_status import status_of
 from monitor.http.api_errors import BadRequestError
 from monitor.metrics.index import Index
-from monitor.metrics.query import Question
+from monitor.metrics.metrics_query import MetricsQuestion
 from monitor.runs.event_pages import events_page
 from monitor.runs.incidents import incidents_of
 from monitor.runs.logs import logs_page
@@ -56,7 +56,7 @@ def _metrics(run: RunDir, series: tuple[str, ...]) -> Any:
     with closing(Index()) as index:
         while True:
             try:
-                curves = index.metrics(run, Question(series=series, points=points))
+                curves = index.metrics(run, MetricsQuestion(series=series, points=points))
             except BadRequestError:  # too many values: of hundreds of ranks
                 if points <= _LEAST_POINTS:
                     raise

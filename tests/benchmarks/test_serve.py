@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from benchmarks.serve import holds
-from benchmarks.serving.runs import write_runs
-from benchmarks.serving.server import Server
+from benchmarks.serving.long_runs import write_runs
+from benchmarks.serving.measured_server import Server
 
 _GOOD: dict[str, dict[str, Any]] = {
     "indexing": {"slowest_query_s": 0.1, "first_answer_s": 0.1, "server_peak_bytes": 50e6},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,14 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
     return create_run("tiny")
 
 
+@pytest.fixture
+def sleeper() -> Iterator[int]:
+    """The pid of a process that does nothing."""
+    with subprocess.Popen(["sleep", "600"]) as process:
+        yield process.pid
+        process.kill()
+
+
 def test_no_step_for_longer_than_is_allowed_is_a_hang_and_told_once(run: RunDir) -> None:
     ranks = Ranks(run, hang_timeout_s=10.0)
     ranks.train(3)
@@ -94,15 +103,12 @@ def test_what_is_usual_is_measured(run: RunDir) -> None:
 
 
 @pytest.mark.parametrize("phase", ["eval", "checkpoint", "export"])
-def test_what_is_no_step_may_take_longer(run: RunDir, phase: str) -> None:
+def test_what_is_no_step_and_the_first_step_may_take_longer(run: RunDir, phase: str) -> None:
     ranks = Ranks(run, hang_timeout_s=10.0)
+    assert ranks.hangs_after(100) == 61
     ranks.train(3)
     ranks.pulses[0].tick(phase)
     assert ranks.hangs_after(100) == 62
-
-
-def test_the_first_step_may_take_longer(run: RunDir) -> None:
-    assert Ranks(run, hang_timeout_s=10.0).hangs_after(100) == 61
 
 
 def test_a_checkpoint_that_is_being_written_is_progress(run: RunDir, tmp_path: Path) -> None:
@@ -118,18 +124,12 @@ def test_paused_ranks_hang_only_if_they_no_longer_meet(run: RunDir) -> None:
     ranks = Ranks(run, hang_timeout_s=5.0)
     ranks.train(3)
     control.ask(run, "pause")
+    assert ranks.hangs_after(30) is not None  # the request hides nothing
     ranks.state.enter("paused")
     for _ in range(30):
         for pulse in ranks.pulses:
             pulse.tick("paused")
         assert ranks.look() is None
-    assert ranks.hangs_after(30) is not None
-
-
-def test_a_request_to_pause_does_not_hide_that_ranks_hang(run: RunDir) -> None:
-    ranks = Ranks(run, hang_timeout_s=5.0)
-    ranks.train(3)
-    control.ask(run, "pause")
     assert ranks.hangs_after(30) is not None
 
 
@@ -142,18 +142,14 @@ def test_ranks_that_wait_at_the_gate_do_not_hang(run: RunDir) -> None:
 
 @pytest.mark.parametrize(("phase", "hangs"), [("loading", True), ("waiting", False)])
 def test_a_rank_that_does_nothing_before_all_have_loaded_hangs(
-    run: RunDir, phase: str, hangs: bool
+    run: RunDir, sleeper: int, phase: str, hangs: bool
 ) -> None:
     ranks = Ranks(run, hang_timeout_s=2.0)
     ranks.watch._joined.discard(1)
-    with subprocess.Popen(["sleep", "600"]) as late:
-        try:
-            row = ranks.state.status.ranks[1]
-            row.pid, row.phase = late.pid, phase
-            assert (ranks.hangs_after(30) is not None) == hangs
-            assert not ranks.watch.has_gone_on()
-        finally:
-            late.kill()
+    row = ranks.state.status.ranks[1]
+    row.pid, row.phase = sleeper, phase
+    assert (ranks.hangs_after(30) is not None) == hangs
+    assert not ranks.watch.has_gone_on()
 
 
 def test_ranks_whose_progress_cannot_be_seen_do_not_hang(run: RunDir) -> None:
@@ -173,26 +169,24 @@ def test_ranks_that_move_while_they_are_looked_at_have_gone_on(run: RunDir) -> N
     assert ranks.hangs_after(20) == 12  # and can hang again
 
 
-def test_a_wait_is_told_of_our_trainer_too_and_does_not_hide_its_hang(run: RunDir) -> None:
+def test_a_wait_is_told_of_our_trainer_too_and_does_not_hide_its_hang(
+    run: RunDir, sleeper: int
+) -> None:
     ranks = Ranks(run, hang_timeout_s=10.0)
     ranks.train(3)
     ranks.now = ranks.watch._looked_at = ranks.now - 100  # the beat of the pulses is not too old
-    with subprocess.Popen(["sleep", "600"]) as process:
-        try:
-            for row, pulse in zip(ranks.state.status.ranks, ranks.pulses, strict=True):
-                row.pid = process.pid
-                pulse.groups({"0": (5 + row.rank, 4)}, 1.0)
-                pulse.main_thread(MainThread(file="/x.py", still_mono=1.0, waits_mono=1.0))
-            assert ranks.hangs_after(20) == 11
-            waiting = ranks.state.status.waiting
-            assert waiting is not None
-            assert waiting.startswith("all ranks have waited 0:1")
-            stall = ranks.watch.new_stall()  # they can never meet: said long before it is a hang
-            assert stall is not None
-            assert stall.waited_s < 10
-            assert ranks.watch.new_stall() is None
-        finally:
-            process.kill()
+    for row, pulse in zip(ranks.state.status.ranks, ranks.pulses, strict=True):
+        row.pid = sleeper
+        pulse.groups({"0": (5 + row.rank, 4)}, 1.0)
+        pulse.main_thread(MainThread(file="/x.py", still_mono=1.0, waits_mono=1.0))
+    assert ranks.hangs_after(20) == 11
+    waiting = ranks.state.status.waiting
+    assert waiting is not None
+    assert waiting.startswith("all ranks have waited 0:1")
+    stall = ranks.watch.new_stall()  # they can never meet: said long before it is a hang
+    assert stall is not None
+    assert stall.waited_s < 10
+    assert ranks.watch.new_stall() is None
 
 
 def test_zero_is_never(run: RunDir) -> None:
@@ -210,19 +204,15 @@ def test_lines_that_ranks_print_are_no_progress_and_their_spans_are(run: RunDir)
     assert ranks.hangs_after(20) is not None
 
 
-def test_a_script_hangs_when_it_neither_prints_nor_computes(run: RunDir) -> None:
+def test_a_script_hangs_when_it_neither_prints_nor_computes(run: RunDir, sleeper: int) -> None:
     ranks = Ranks(run, of_script=True, hang_timeout_s=10.0)
     log = run.rank_log(0, 0)
     log.parent.mkdir(parents=True)
-    with subprocess.Popen(["sleep", "600"]) as script:
-        try:
-            ranks.state.status.ranks[0].pid = script.pid
-            for second in range(30):
-                log.write_text("step\n" * second)
-                assert ranks.look() is None
-            assert ranks.hangs_after(20) is not None
-        finally:
-            script.kill()
+    ranks.state.status.ranks[0].pid = sleeper
+    for second in range(30):
+        log.write_text("step\n" * second)
+        assert ranks.look() is None
+    assert ranks.hangs_after(20) is not None
 
 
 def test_a_pulse_is_read_as_it_was_written(run: RunDir) -> None:

@@ -24,11 +24,6 @@ LEFT: dict[str, Any] = {
 }
 
 
-@pytest.fixture
-def story(tmp_path: Path) -> Story:
-    return Story(tmp_path, 3)
-
-
 def ended_by_guard(story: Story, rank: int | None = 1, **changed: Any) -> None:
     told = {
         "failed_rank": rank,
@@ -79,24 +74,22 @@ def test_the_zygote_can_be_what_the_guard_ended(story: Story) -> None:
     assert failure.exit_code == ExitCode.OUT_OF_MEMORY
 
 
-def test_a_rank_killed_when_the_kernels_count_rose_was_killed_by_it(story: Story) -> None:
-    story.tell("error", "memory.oom_kill", num_kills=1, **LEFT)
-    story.exited(2, -9, "SIGKILL")
-    assert root(story.state) == (2, "killed by the kernel's OOM killer")
-    assert exit_code(story.state, 10, Signals()) is ExitCode.OUT_OF_MEMORY
-
-
-def test_without_that_proof_a_kill_is_just_a_kill(story: Story) -> None:
-    story.exited(2, -9, "SIGKILL")
-    assert root(story.state) == (2, "killed by SIGKILL")
-    assert exit_code(story.state, 10, Signals()) is ExitCode.RANK_FAILED
-
-
-def test_the_proof_says_nothing_of_a_rank_that_ended_otherwise(story: Story) -> None:
-    story.tell("error", "memory.oom_kill", num_kills=1, **LEFT)
-    story.exited(2, -11, "SIGSEGV")
-    assert root(story.state) == (2, "killed by SIGSEGV")
-    assert exit_code(story.state, 10, Signals()) is ExitCode.RANK_FAILED
+@pytest.mark.parametrize(
+    ("num_kills", "signal", "title", "code"),
+    [
+        (1, "SIGKILL", "killed by the kernel's OOM killer", ExitCode.OUT_OF_MEMORY),
+        (0, "SIGKILL", "killed by SIGKILL", ExitCode.RANK_FAILED),
+        (1, "SIGSEGV", "killed by SIGSEGV", ExitCode.RANK_FAILED),
+    ],
+)
+def test_only_a_rank_killed_when_the_kernels_count_rose_was_killed_by_it(
+    story: Story, num_kills: int, signal: str, title: str, code: ExitCode
+) -> None:
+    if num_kills:
+        story.tell("error", "memory.oom_kill", num_kills=num_kills, **LEFT)
+    story.exited(2, -9, signal)
+    assert root(story.state) == (2, title)
+    assert exit_code(story.state, 10, Signals()) is code
 
 
 def test_the_proof_is_not_one_for_the_next_attempt(story: Story) -> None:
@@ -119,31 +112,36 @@ def test_an_agent_that_the_kernel_killed_is_told_of(
     assert "killed by the kernel's OOM killer" in text
 
 
-def test_the_report_names_the_bound_and_what_to_do(
-    story: Story, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        (
+            {},
+            [
+                "rank 1 ended by the memory guard while training",
+                "of the cgroup /a/b\n",
+                "train.micro_batch_size=1",
+                "AIRLOCK_LIMITS_GUARD_GIB=0",
+            ],
+        ),
+        ({"phase": "loading"}, ["launch.admit=serial"]),
+        (
+            {"run_held_bytes": 100 * MIB, "held_bytes": 90 * MIB},
+            ["no more than 100 MiB: others hold most"],
+        ),
+    ],
+)
+def test_the_report_names_the_bound_and_what_helps_in_that_phase(
+    story: Story,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    changed: dict[str, Any],
+    expected: list[str],
 ) -> None:
-    ended_by_guard(story)
+    ended_by_guard(story, **changed)
     text = reported(story, tmp_path, capsys)
-    assert "rank 1 ended by the memory guard while training" in text
-    assert "of the cgroup /a/b\n" in text
-    assert "train.micro_batch_size=1" in text
-    assert "AIRLOCK_LIMITS_GUARD_GIB=0" in text
-
-
-def test_ranks_that_load_are_told_to_do_so_one_at_a_time(
-    story: Story, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ended_by_guard(story, phase="loading")
-    text = reported(story, tmp_path, capsys)
-    assert "launch.admit=serial" in text
-    assert "micro_batch_size" not in text
-
-
-def test_that_others_hold_most_of_the_memory_is_said(
-    story: Story, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ended_by_guard(story, run_held_bytes=100 * MIB, held_bytes=90 * MIB)
-    assert "no more than 100 MiB: others hold most" in reported(story, tmp_path, capsys)
+    assert [part for part in expected if part not in text] == []
+    assert ("micro_batch_size" in text) == ("phase" not in changed)
 
 
 def test_an_exception_of_another_rank_before_the_guard_acted_stays_told(story: Story) -> None:

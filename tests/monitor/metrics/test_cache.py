@@ -5,27 +5,27 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import signal
-import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from monitor.metrics import store
+from monitor.metrics import places
 from monitor.metrics.index import Index
+from monitor.metrics.metrics_query import MetricsQuestion
 from monitor.metrics.places import Places
-from monitor.metrics.query import Question
+from rundir.files.lock import lock
 from tests.conftest import ROOT
 from tests.monitor.metrics.event_files import WrittenRun
 
-_ALL = Question(series=("train.loss",), points=100_000)
-_NUM = 6000
+_ALL = MetricsQuestion(series=("train.loss",), points=100_000)
+_NUM = 2500
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def index(folder: Path) -> Iterator[Index]:
     index.close()
 
 
-def ask(index: Index, written: WrittenRun, question: Question = _ALL) -> dict[str, Any]:
+def ask(index: Index, written: WrittenRun, question: MetricsQuestion = _ALL) -> dict[str, Any]:
     """Return an answer as soon as everything is indexed."""
     while not (told := index.metrics(written.run, question))["indexed"]["done"]:
         pass
@@ -60,9 +60,9 @@ def assert_right(told: dict[str, Any], num: int = _NUM) -> None:
     assert curve["last"] == [float(step) for step in range(1, num + 1)]
 
 
-def file_of(folder: Path) -> Path:
-    (found,) = folder.glob("*.sqlite")
-    return found
+def only_index(folder: Path) -> Path:
+    (index,) = folder.iterdir()
+    return index
 
 
 def test_a_second_server_finds_what_the_first_has_indexed(
@@ -77,77 +77,51 @@ def test_a_second_server_finds_what_the_first_has_indexed(
     other.close()
 
 
-@pytest.mark.parametrize("is_open", [True, False])
 def test_an_index_that_was_deleted_is_made_anew(
-    index: Index, folder: Path, written: WrittenRun, is_open: bool
+    index: Index, folder: Path, written: WrittenRun
 ) -> None:
     before = ask(index, written)
-    if not is_open:
-        index.close()
     shutil.rmtree(folder)
-    told = ask(index, written, Question(**_asked() | {"after": before["cursor"]}))
+    told = ask(index, written, replace(_ALL, after=before["cursor"]))
     assert told["reset"]
     assert_right(told)
-    assert file_of(folder)
+    assert only_index(folder)
 
 
-def _asked() -> dict[str, Any]:
-    return {"series": _ALL.series, "points": _ALL.points}
-
-
-@pytest.mark.parametrize("seed", range(12))
 def test_an_index_that_is_damaged_anywhere_is_made_anew(
-    folder: Path, written: WrittenRun, seed: int
+    index: Index, folder: Path, written: WrittenRun
 ) -> None:
-    first = Index(folder, in_background=False)
-    ask(first, written)
-    first.close()
-    path, chance = file_of(folder), random.Random(seed)
-    data = bytearray(path.read_bytes())
-    for _ in range(1 + 40 * (seed % 3)):
-        at = chance.randrange(len(data))
-        data[at : at + 64] = chance.randbytes(64)
-    path.write_bytes(data[: len(data) if seed % 2 else chance.randrange(len(data))])
-    second = Index(folder, in_background=False)
-    assert_right(ask(second, written))
-    second.close()
+    chance = random.Random(0)
+    for turn in range(12):
+        ask(index, written)
+        path = chance.choice(sorted(only_index(folder).iterdir()))
+        data = bytearray(path.read_bytes())
+        for _ in range(1 + 40 * (turn % 3) if data else 0):
+            at = chance.randrange(len(data))
+            data[at : at + 64] = chance.randbytes(64)
+        path.write_bytes(data[: len(data) if turn % 2 else chance.randrange(len(data) + 1)])
+        assert_right(ask(index, written))
 
 
-@pytest.mark.parametrize("data", [b"", b"no database", b"SQLite format 3\0" + b"x" * 5000])
-def test_something_else_of_that_name_is_replaced(
-    folder: Path, written: WrittenRun, data: bytes
+@pytest.mark.parametrize("name", ["state", "1-0"])
+def test_a_file_that_is_gone_or_something_else_is_replaced(
+    index: Index, folder: Path, written: WrittenRun, name: str
 ) -> None:
-    path = Places(folder).path(written.run, 0)
-    assert path is not None
-    folder.mkdir()
-    path.write_bytes(data)
-    index = Index(folder, in_background=False)
-    assert_right(ask(index, written))
-    index.close()
+    for data in (None, b"", b"no state", b"00000000\n{}"):
+        ask(index, written)
+        path = only_index(folder) / name
+        path.unlink() if data is None else path.write_bytes(data)
+        assert_right(ask(index, written))
 
 
-def test_tables_that_are_not_ours_are_replaced(folder: Path, written: WrittenRun) -> None:
-    path = Places(folder).path(written.run, 0)
-    assert path is not None
-    folder.mkdir()
-    database = sqlite3.connect(path)
-    database.executescript("create table chunk(a); pragma user_version = 1;")
-    database.close()
-    index = Index(folder, in_background=False)
-    assert_right(ask(index, written))
-    index.close()
-
-
-def test_an_index_of_another_version_is_left_alone_while_in_use_and_removed_later(
-    folder: Path, written: WrittenRun
+def test_indexes_of_other_versions_are_removed(
+    index: Index, folder: Path, written: WrittenRun
 ) -> None:
     folder.mkdir()
-    older = folder / "20250101-000000-tiny-1111-0123456789ab.v0.sqlite"
-    older.write_bytes(b"older")
-    index = Index(folder, in_background=False)
+    (folder / "20250101-000000-tiny-1111-0123456789ab.v1.sqlite-wal").write_bytes(b"older")
+    (folder / "20250101-000000-tiny-1111-0123456789ab.v0").mkdir()
     assert_right(ask(index, written))
-    assert not older.exists()
-    index.close()
+    assert only_index(folder).name.startswith(written.run.run_id)
 
 
 def test_a_run_made_anew_with_the_same_name_has_only_its_own_metrics(
@@ -158,7 +132,7 @@ def test_a_run_made_anew_with_the_same_name_has_only_its_own_metrics(
     anew = WrittenRun(tmp_path / "runs")
     for step in range(1, 4):
         anew.train(step, loss=float(step))
-    told = ask(index, anew, Question(**_asked() | {"after": before["cursor"]}))
+    told = ask(index, anew, replace(_ALL, after=before["cursor"]))
     assert told["reset"]
     assert_right(told, 3)
 
@@ -187,7 +161,7 @@ def test_the_index_of_a_run_that_is_gone_is_removed(
     shutil.rmtree(written.run.path)
     second = Index(folder, in_background=False)
     ask(second, other)
-    assert file_of(folder).name.startswith(other.run.run_id)
+    assert only_index(folder).name.startswith(other.run.run_id)
     second.close()
 
 
@@ -228,10 +202,10 @@ def test_a_full_disk_is_worked_around_in_memory(
     temporary = small_disk / "tmp"
     temporary.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
-    written.many(_NUM + 1, 30_000)  # more than the disk takes
+    written.many(_NUM + 1, 14_000)  # more than the disk takes
     index = Index(small_disk / "index", in_background=False)
     told = ask(index, written)
-    assert_right(told, 30_000)
+    assert_right(told, 14_000)
     assert "full" in told["indexed"]["problem"]
     index.close()
 
@@ -251,7 +225,7 @@ def test_more_than_may_be_in_memory_is_said(
     tmp_path: Path, written: WrittenRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "file"))
-    monkeypatch.setattr(store, "MOST_BYTES_IN_MEMORY", 200_000)
+    monkeypatch.setattr(places, "_MOST_BYTES_IN_MEMORY", 200_000)
     (tmp_path / "file").write_text("")
     index = Index(tmp_path / "file", in_background=False)
     for _ in range(5):
@@ -264,9 +238,10 @@ def test_more_than_may_be_in_memory_is_said(
     index.close()
 
 
-def start_worker() -> subprocess.Popen[bytes]:
+def start_indexing(written: WrittenRun, folder: Path) -> subprocess.Popen[bytes]:
+    index = Places(folder).store(written.run, 0).folder
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "monitor.metrics"],
+        [sys.executable, "-P", "-m", "monitor.metrics", str(written.run.path), str(index)],
         stdin=subprocess.PIPE,
         cwd="/",
         env=os.environ | {"PYTHONPATH": str(ROOT)},
@@ -274,33 +249,26 @@ def start_worker() -> subprocess.Popen[bytes]:
 
 
 def test_killed_while_it_indexes_it_goes_on_where_it_was(folder: Path, written: WrittenRun) -> None:
-    written.many(_NUM + 1, 40_000)
-    path = Places(folder).path(written.run, 0)
+    written.many(_NUM + 1, 14_000)
+    index = Index(folder, in_background=False)
     seen = [0]
-    while True:
-        worker = start_worker()
-        assert worker.stdin is not None
-        line = f'{{"run": "{written.run.path}", "index": "{path}"}}\n'
-        worker.stdin.write(line.encode())
-        worker.stdin.flush()
-        index = Index(folder, in_background=False)
-        while True:
-            # A killed process must not have been waited for: this one only looks.
-            told = index.metrics(written.run, Question(series=("train.loss",), points=50_000))
-            num = told["indexed"]["bytes"]
-            if told["indexed"]["done"] or num > seen[-1]:
-                break
-        worker.send_signal(signal.SIGKILL)
-        worker.wait()
-        worker.stdin.close()
-        index.close()
-        assert num >= seen[-1]
-        seen.append(num)
+    is_done = False
+    while not is_done:
+        with start_indexing(written, folder) as process:
+            while process.poll() is None:
+                # A killed process must not have been waited for: this one only looks.
+                told = index.metrics(
+                    written.run, MetricsQuestion(series=("train.loss",), points=50_000)
+                )
+                if told["indexed"]["done"] or told["indexed"]["bytes"] > seen[-1]:
+                    break
+            process.kill()
+        is_done = told["indexed"]["done"]
+        assert told["indexed"]["bytes"] >= seen[-1]
+        seen.append(told["indexed"]["bytes"])
         steps = told["series"]["train.loss"]["steps"]
         assert steps == list(range(1, len(steps) + 1))
-        if told["indexed"]["done"]:
-            break
-    assert_right(told, 40_000)
+    assert_right(told, 14_000)
 
 
 @pytest.mark.runs
@@ -321,11 +289,17 @@ def test_what_takes_long_is_done_beside_and_seen_as_it_goes_on(
     index.close()
 
 
-def test_the_process_beside_has_the_least_priority_and_ends_with_the_server() -> None:
-    worker = start_worker()
-    assert worker.stdin is not None
-    while os.getpriority(os.PRIO_PROCESS, worker.pid) != 19:
-        assert worker.poll() is None
-        time.sleep(0.01)
-    worker.stdin.close()
-    assert worker.wait() == 0
+def test_the_process_beside_has_the_least_priority_and_ends_with_the_server(
+    index: Index, folder: Path, written: WrittenRun
+) -> None:
+    ask(index, written)
+    written.train(_NUM + 1, loss=1.0)
+    with (only_index(folder) / "lock").open("ab") as file:
+        assert lock(file.fileno())  # so that it cannot be done
+        with start_indexing(written, folder) as process:
+            while os.getpriority(os.PRIO_PROCESS, process.pid) != 19:
+                assert process.poll() is None
+                time.sleep(0.01)
+            assert process.stdin is not None
+            process.stdin.close()
+            assert process.wait() == 0

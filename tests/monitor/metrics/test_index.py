@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from monitor.http.api_errors import BadRequestError
-from monitor.metrics import query
+from monitor.metrics import metrics_query
 from monitor.metrics.index import Index
-from monitor.metrics.query import Question
+from monitor.metrics.metrics_query import MetricsQuestion
 from tests.monitor.metrics.event_files import WrittenRun
 
 
@@ -32,7 +32,7 @@ def index(tmp_path: Path) -> Iterator[Index]:
 
 def ask(index: Index, written: WrittenRun, *series: str, **rest: Any) -> dict[str, Any]:
     """Return an answer as soon as everything is indexed."""
-    question = Question(series=series or ("train.loss",), **rest)
+    question = MetricsQuestion(series=series or ("train.loss",), **rest)
     while True:
         told = index.metrics(written.run, question)
         if told["indexed"]["done"]:
@@ -165,7 +165,7 @@ def test_many_series_have_fewer_points_each(
     written.many(1, 20)
     whole = ask(index, written, "train.*", points=20)
     assert whole["exact"]
-    monkeypatch.setattr(query, "MOST_VALUES", 100)
+    monkeypatch.setattr(metrics_query, "MOST_VALUES", 100)
     less = ask(index, written, "train.*", points=20)
     assert not less["exact"]
     lengths = {len(curve["steps"]) for curve in less["series"].values()}

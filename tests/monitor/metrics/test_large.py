@@ -20,11 +20,11 @@ import json, sys, time
 from pathlib import Path
 import psutil
 from monitor.metrics.index import Index
-from monitor.metrics.query import Question
+from monitor.metrics.metrics_query import MetricsQuestion
 from rundir.paths import RunDir
 
 index, run = Index(Path(sys.argv[2])), RunDir(Path(sys.argv[1]))
-question = Question(series=("train.loss",), points=100)
+question = MetricsQuestion(series=("train.loss",), points=100)
 seen, beside_bytes = [], 0
 while True:
     told = index.metrics(run, question)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
-import os
 import shutil
-import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -25,20 +22,24 @@ from starlette.applications import Starlette
 from monitor.api.app import create_app
 from monitor.api.server_settings import ServerSettings
 from monitor.http.api_errors import TooManyError
+from monitor.metrics import follower
 from monitor.metrics import hub as hub_module
+from monitor.metrics.follower import RunFollower, RunsFollower
 from monitor.metrics.hub import Hub, Listener
-from monitor.metrics.messages import Message, message
+from monitor.metrics.stream_messages import Message, message
 from monitor.runs.run_list import Runs
-from tests.conftest import ROOT
+from tests.monitor import serving
 from tests.monitor.metrics.event_files import WrittenRun
 
 Told = tuple[str, Any, str]  # kind, content, id
+_NUMBERS = itertools.count()
 
 
 class Served:
     """A server of one folder of runs, in a thread."""
 
     def __init__(self, folder: Path) -> None:
+        self.runs = folder
         self.app: Starlette = create_app(ServerSettings(runs_folder=folder, with_pages=False))
         config = uvicorn.Config(
             self.app, port=0, log_level="error", ws="none", timeout_graceful_shutdown=1
@@ -97,20 +98,28 @@ def next_of(stream: Iterator[Told], kind: str) -> Told:
     return next(one for one in stream if one[0] == kind)
 
 
-@pytest.fixture
-def written(tmp_path: Path) -> WrittenRun:
-    return WrittenRun(tmp_path / "runs")
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server for all tests, which looks for what is new as often as it can."""
+    folder = tmp_path_factory.mktemp("served")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AIRLOCK_CACHE_DIR", str(folder / "cache"))
+        patch.setattr(follower, "_FILES_S", 0.0)
+        patch.setattr(RunFollower, "interval_s", 0.01)
+        patch.setattr(RunsFollower, "interval_s", 0.01)
+        served = Served(folder / "runs")
+        served.start()
+        yield served
+        served.stop()
 
 
 @pytest.fixture
-def served(
-    tmp_path: Path, written: WrittenRun, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Served]:
-    monkeypatch.setenv("AIRLOCK_CACHE_DIR", str(tmp_path / "cache"))
-    served = Served(written.run.path.parent)
-    served.start()
-    yield served
-    served.stop()
+def written(served: Served) -> Iterator[WrittenRun]:
+    """The only run that is served, of another name in each test."""
+    written = WrittenRun(served.runs, f"20260101-000000-tiny-{next(_NUMBERS):04x}")
+    yield written
+    shutil.rmtree(written.run.path, ignore_errors=True)
+    wait_for(lambda: served.followed() == 0)
 
 
 @pytest.fixture
@@ -225,7 +234,6 @@ def test_one_follower_is_there_for_all_and_ends_with_the_last(
         written.train(2, loss=1.0)
         assert next_of(one, "metric")[1]["step"] == 2
     wait_for(lambda: served.followed() == 0)
-    wait_for(lambda: "follow" not in {thread.name[:6] for thread in threading.enumerate()})
 
 
 def test_one_that_reads_nothing_does_not_hold_up_the_others(
@@ -236,9 +244,10 @@ def test_one_that_reads_nothing_does_not_hold_up_the_others(
     slow.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{served.port}\r\n\r\n".encode())
     with served.stream(path) as told:
         next(told)
-        for begin in range(1, 10_001, 1000):
-            written.many(begin, begin + 999)
-            while next_of(told, "metric")[1]["step"] < begin + 999:
+        for first in range(1, 1000, 100):  # 4 MB in all, more than waits for one of them
+            with written.run.run_log.open("a") as log:
+                log.writelines("x" * 4000 + "\n" for _ in range(100))
+            while next_of(told, "log")[1]["n"] < first + 99:
                 pass
     slow.close()
     wait_for(lambda: served.followed() == 0)
@@ -246,20 +255,18 @@ def test_one_that_reads_nothing_does_not_hold_up_the_others(
 
 def test_what_is_not_taken_is_dropped_and_said() -> None:
     async def listen() -> bytes:
-        listener = Listener(asyncio.get_running_loop(), frozenset())
-        for number in range(60_000):
-            listener.put_soon([message("metric", {"step": number})])
-            listener.put_soon([Message(b"of a log", "run")])
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        listener = Listener(frozenset())
+        for number in range(600):
+            listener.put([message("metric", {"pad": "x" * 4096, "step": number})])
+            listener.put([Message(b"of a log", "run")])
         taken = b""
-        while b"59999" not in taken:
+        while b'"step": 599}' not in taken:
             taken += await listener.take(1)
         return taken
 
     taken = asyncio.run(listen())
     assert taken.startswith(b"event: reset")
-    assert taken.endswith(b'data: {"step": 59999}\n\n')
+    assert taken.endswith(b'"step": 599}\n\n')
     assert b"of a log" not in taken
     assert len(taken) < 2 << 20
 
@@ -270,10 +277,10 @@ def test_more_at_once_than_can_be_told_is_left_out_and_said(
     with served.stream(path) as told:
         next(told)
         with written.run.run_log.open("w") as log:
-            log.write("x" * 99 + "\n")
+            log.write("x" * 999 + "\n")
         next_of(told, "log")
         with written.run.run_log.open("a") as log:
-            log.write(("x" * 99 + "\n") * 50_000 + "the last\n")
+            log.write(("x" * 999 + "\n") * 1000 + "the last\n")
         next_of(told, "reset")
         while next_of(told, "log")[1]["text"] != "the last":
             pass
@@ -291,16 +298,14 @@ def test_a_run_that_is_deleted_ends_its_streams(
     assert httpx.get(f"{served.url}{path}", trust_env=False).status_code == 404
 
 
-def test_the_rows_of_all_runs_are_told_as_they_change(
-    served: Served, written: WrittenRun, tmp_path: Path
-) -> None:
+def test_the_rows_of_all_runs_are_told_as_they_change(served: Served, written: WrittenRun) -> None:
     with served.stream("/api/stream") as told:
         _, first, _ = next(told)
         assert [row["id"] for row in first["runs"]] == [written.run.run_id]
         written.run.status.write_text('{"step": 5, "phase": "training"}')
         _, changed, _ = next_of(told, "runs")
         assert [row["step"] for row in changed["runs"]] == [5]
-        other = WrittenRun(tmp_path / "runs", "20260102-000000-other-1111")
+        other = WrittenRun(served.runs, "20260102-000000-other-1111")
         _, new, _ = next_of(told, "runs")
         assert ([row["id"] for row in new["runs"]], new["total"]) == ([other.run.run_id], 2)
         shutil.rmtree(other.run.path)
@@ -315,27 +320,24 @@ def test_there_is_a_limit_to_how_many_runs_are_followed(
 
     async def listen() -> None:
         hub, runs = Hub(), Runs(written.run.path.parent)
-        loop = asyncio.get_running_loop()
-        make = _maker(runs, written)
-        listeners = [Listener(loop, frozenset()) for _ in range(3)]
-        for one in listeners[:2]:
-            hub.listen("run", make, one, "")
+
+        def make() -> RunFollower:
+            return RunFollower(runs, written.run)
+
+        listeners = [Listener(frozenset()) for _ in range(3)]
+        for listener in listeners[:2]:
+            await hub.listen("run", make, listener, "")
         with pytest.raises(TooManyError):
-            hub.listen("other", make, listeners[2], "")
+            await hub.listen("other", make, listeners[2], "")
         hub.leave("run", listeners[0])
         hub.leave("run", listeners[0])  # has left already
         assert hub.num_followed() == 1
         hub.leave("run", listeners[1])
-        while hub.num_followed():
-            await asyncio.sleep(0.01)
+        assert hub.num_followed() == 0
+        while len(asyncio.all_tasks()) > 1:  # the run is not looked at any more
+            await asyncio.sleep(0)
 
     asyncio.run(listen())
-
-
-def _maker(runs: Runs, written: WrittenRun) -> Any:
-    from monitor.metrics.follower import Follower
-
-    return lambda: Follower(runs, written.run)
 
 
 def test_metrics_are_served_with_the_same_names(
@@ -353,29 +355,11 @@ def test_metrics_are_served_with_the_same_names(
 
 
 def test_a_server_with_an_open_stream_ends_without_a_word(
-    written: WrittenRun, path: str, tmp_path: Path
+    served: Served, path: str, environ: dict[str, str]
 ) -> None:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    server = subprocess.Popen(
-        [sys.executable, "-P", "-m", "monitor", "serve", "--port", str(port)],
-        cwd=ROOT,
-        env=os.environ
-        | {
-            "PYTHONPATH": str(ROOT),
-            "AIRLOCK_RUNS_DIR": str(written.run.path.parent),
-            "AIRLOCK_CACHE_DIR": str(tmp_path),
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert server.stdout is not None
-    assert server.stdout.readline()
-    with socket.create_connection(("127.0.0.1", port)) as reader:
-        reader.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
+    with contextlib.ExitStack() as stack, serving.served(served.runs, environ) as server:
+        address = ("127.0.0.1", server.port)
+        reader = stack.enter_context(socket.create_connection(address))
+        reader.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n\r\n".encode())
         while b"event: status" not in reader.recv(65536):
             pass
-        server.send_signal(signal.SIGTERM)
-        _, err = server.communicate()
-    assert (server.returncode, err) == (0, b"")

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from monitor.metrics.reader import part_of
+from monitor.metrics.indexer import table_name
 from monitor.metrics.tail import Line
 from monitor.runs.event_pages import masked
 from rundir.events import COMMON, Event
@@ -36,8 +36,8 @@ def is_event(name: str) -> bool:
     return name.startswith("events/")
 
 
-def told_of(name: str, line: Line, mask: Mask) -> tuple[str, Any] | None:
-    """Return the kind and content of the message of a line, secrets masked; None: no interest."""
+def content_of(name: str, line: Line, mask: Mask) -> tuple[str, Any]:
+    """Return the kind and content of a line's message, secrets masked; no kind: no interest."""
     return _of_event(line, mask) if is_event(name) else _of_log(name, line, mask)
 
 
@@ -52,20 +52,19 @@ def mono_of(name: str, line: Line) -> float:
         return 0.0
 
 
-def _of_event(line: Line, mask: Mask) -> tuple[str, Any] | None:
-    """Return the message of an event; None for one that is of no interest here."""
+def _of_event(line: Line, mask: Mask) -> tuple[str, Any]:
     try:
         event: Event = json.loads(line.data)
         kind, name = event["kind"], event["name"]
     except (ValueError, KeyError, TypeError, RecursionError):  # torn, or no event
-        return None
+        return "", None
     if kind == "metric" and isinstance(name, str):
         figures = {key: value for key, value in event.items() if key not in _NO_FIGURES}
-        key = part_of(event).partition("@")[2] or None
+        key = table_name(event).partition("@")[2] or None
         common = {field: event.get(field) for field in ("step", "t", "attempt")}
         return "metric", {"name": name, "key": key, **common, "fields": figures}
     if kind == "log" or (kind, name) == ("mark", "limits") or len(line.data) > 16 * _MOST_TEXT:
-        return None
+        return "", None
     return "event", masked(event, mask)
 
 

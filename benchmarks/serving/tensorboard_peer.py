@@ -13,8 +13,8 @@ from typing import Any
 
 import psutil
 
-from benchmarks.serving.runs import events
-from benchmarks.serving.server import free_port
+from benchmarks.serving.long_runs import events
+from benchmarks.serving.measured_server import free_port
 from launch.track.figures import figures_of
 from launch.track.tensorboard import TensorBoard
 

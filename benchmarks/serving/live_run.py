@@ -18,8 +18,8 @@ from typing import Any
 
 import psutil
 
-from benchmarks.serving.runs import events
-from benchmarks.serving.server import Server
+from benchmarks.serving.long_runs import events
+from benchmarks.serving.measured_server import Server
 from rundir.events import EventWriter
 from rundir.paths import ROOT, RunDir
 
