@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from launch.commands.cli import airlock as command_line
 from tests import parts
 from tests.broken import End, ToItsEnd
-from tests.running import Start, assert_nothing_left, ended, finish, run_folder
+from tests.running import Start, Typed, assert_nothing_left, ended, finish, run_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -38,6 +40,7 @@ for number, handler in (
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
 
+_HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 HAS_GPU = Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
 
 
@@ -126,6 +129,33 @@ def airlock(environ: dict[str, str], tmp_path: Path) -> Callable[..., Start]:
 
 
 @pytest.fixture
+def typed(environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Typed:
+    """Type `airlock ARGS` within this process, for what starts no training; `env` adds variables.
+
+    It returns the exit code and what is written to stdout and to stderr; a bug raises.
+    """
+
+    def run(*args: str, env: dict[str, str] | None = None) -> tuple[int, str, str]:
+        wanted = environ | (env or {})
+        handlers = {number: signal.getsignal(number) for number in _HANDLED}
+        with monkeypatch.context() as patch:
+            patch.chdir(tmp_path)
+            patch.setattr("sys.argv", ["airlock", *args])
+            for name in os.environ.keys() - wanted.keys():
+                patch.delenv(name)
+            for name, value in wanted.items():
+                patch.setenv(name, value)
+            done = CliRunner().invoke(
+                command_line, args, prog_name="airlock", catch_exceptions=False
+            )
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        return done.exit_code, done.stdout, done.stderr
+
+    return run
+
+
+@pytest.fixture
 def plain(environ: dict[str, str], tmp_path: Path) -> Callable[..., Start]:
     """Start `python -m train ARGS`."""
 
@@ -181,7 +211,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def to_its_end(airlock: Start, environ: dict[str, str], tmp_path: Path) -> ToItsEnd:
+def to_its_end(airlock: Start, typed: Typed, environ: dict[str, str], tmp_path: Path) -> ToItsEnd:
     """Run `airlock run ARGS` to its end; call `meanwhile` with the process once it has begun."""
 
     def run(
@@ -195,7 +225,7 @@ def to_its_end(airlock: Start, environ: dict[str, str], tmp_path: Path) -> ToIts
             meanwhile(process)
             code, out, err = finish(process, timeout_s=120)
         assert_nothing_left(run_folder(environ))
-        told = finish(airlock("doctor", "--json"))
+        told = typed("doctor", "--json")
         assert (told[0], told[2]) == (0, ""), err
         return End(code, out, json.loads(told[1]), tmp_path)
 
