@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from launch.commands.cli import airlock as command_line
 from tests import parts
 from tests.broken import End, ToItsEnd
-from tests.running import Start, Typed, assert_nothing_left, ended, finish, run_folder
+from tests.running import Answered, Start, assert_nothing_left, ended, finish, run_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -129,7 +129,7 @@ def airlock(environ: dict[str, str], tmp_path: Path) -> Callable[..., Start]:
 
 
 @pytest.fixture
-def typed(environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Typed:
+def answered(environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Answered:
     """Type `airlock ARGS` within this process, for what starts no training; `env` adds variables.
 
     It returns the exit code and what is written to stdout and to stderr; a bug raises.
@@ -211,7 +211,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def to_its_end(airlock: Start, typed: Typed, environ: dict[str, str], tmp_path: Path) -> ToItsEnd:
+def to_its_end(
+    airlock: Start, answered: Answered, environ: dict[str, str], tmp_path: Path
+) -> ToItsEnd:
     """Run `airlock run ARGS` to its end; call `meanwhile` with the process once it has begun."""
 
     def run(
@@ -225,7 +227,7 @@ def to_its_end(airlock: Start, typed: Typed, environ: dict[str, str], tmp_path: 
             meanwhile(process)
             code, out, err = finish(process, timeout_s=120)
         assert_nothing_left(run_folder(environ))
-        told = typed("doctor", "--json")
+        told = answered("doctor", "--json")
         assert (told[0], told[2]) == (0, ""), err
         return End(code, out, json.loads(told[1]), tmp_path)
 

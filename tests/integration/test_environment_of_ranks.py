@@ -17,8 +17,8 @@ from tests.running import (
     COLD,
     ENDLESS,
     SHORT,
+    Answered,
     Start,
-    Typed,
     finish,
     rank_pids,
     run_folder,
@@ -62,9 +62,9 @@ def test_leftovers_are_reported_and_reach_no_rank_unless_they_are_to_be_kept(
 
 
 def test_a_dry_run_shows_every_variable_and_what_is_not_passed_on(
-    typed: Typed, environ: dict[str, str]
+    answered: Answered, environ: dict[str, str]
 ) -> None:
-    code, out, err = typed("run", "tiny", "--dry-run", env=LEFT_OVER)
+    code, out, err = answered("run", "tiny", "--dry-run", env=LEFT_OVER)
     assert code == 0, err
     run = RunDir(Path(environ["AIRLOCK_RUNS_DIR"]) / "RUN_ID")
     expected = rank_environment(
@@ -95,9 +95,9 @@ def test_a_dry_run_shows_every_variable_and_what_is_not_passed_on(
     ],
 )
 def test_a_mistake_ends_the_run_before_anything_is_written(
-    typed: Typed, environ: dict[str, str], env: dict[str, str], said: str
+    answered: Answered, environ: dict[str, str], env: dict[str, str], said: str
 ) -> None:
-    code, _, err = typed("run", "tiny", env=env)
+    code, _, err = answered("run", "tiny", env=env)
     assert code == 2
     assert said in err
     assert not Path(environ["AIRLOCK_RUNS_DIR"]).exists()

@@ -10,7 +10,7 @@ import pytest
 from rundir.events import read_events
 from rundir.paths import ROOT
 from tests.models import tiny_model
-from tests.running import SHORT, Start, Typed, ended, finish, run_folder
+from tests.running import SHORT, Answered, Start, ended, finish, run_folder
 
 pytestmark = pytest.mark.runs
 
@@ -128,7 +128,7 @@ def test_exact_match_counts_the_answers_that_are_given_exactly(
     ids=lambda one: one[0] if isinstance(one, tuple) else None,
 )
 def test_what_cannot_be_evaluated_is_said_in_one_error(
-    typed: Typed,
+    answered: Answered,
     tmp_path: Path,
     words: tuple[str, ...],
     offline: str,
@@ -145,7 +145,7 @@ def test_what_cannot_be_evaluated_is_said_in_one_error(
         tiny_model(tmp_path / "model")
     for name, path in paths.items():
         words = tuple(word.replace(name, str(path)) for word in words)
-    found, out, err = typed("evaluate", *words, "--json", env={"HF_HUB_OFFLINE": offline})
+    found, out, err = answered("evaluate", *words, "--json", env={"HF_HUB_OFFLINE": offline})
     assert (found, out) == (code, ""), err
     assert said in err
     assert "Traceback" not in err

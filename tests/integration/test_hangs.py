@@ -17,8 +17,8 @@ from rundir.paths import RunDir
 from tests.running import (
     ENDLESS,
     SHORT,
+    Answered,
     Start,
-    Typed,
     assert_nothing_left,
     ended,
     events_of,
@@ -68,13 +68,13 @@ def _has_stacks(log: Path) -> bool:
     return "train/step/loop.py" in log.read_text()
 
 
-def _verdict(typed: Typed, folder: Path) -> dict[str, object]:
-    verdict: dict[str, object] = json.loads(typed("doctor", "--json", str(folder))[1])
+def _verdict(answered: Answered, folder: Path) -> dict[str, object]:
+    verdict: dict[str, object] = json.loads(answered("doctor", "--json", str(folder))[1])
     return verdict
 
 
 def test_a_rank_that_does_not_come_to_a_collective_is_named_with_its_line(
-    airlock: Start, typed: Typed, environ: dict[str, str], tmp_path: Path
+    airlock: Start, answered: Answered, environ: dict[str, str], tmp_path: Path
 ) -> None:
     run, out = _hangs(airlock, environ, tmp_path, _SLEEPS)
     (event,) = events_of(run, "error", "hang")
@@ -84,13 +84,13 @@ def test_a_rank_that_does_not_come_to_a_collective_is_named_with_its_line(
     assert " in stuck" in out
     assert "rank 0 waits in all_reduce #" in out
     assert "ranks/group.py:" in out
-    verdict = _verdict(typed, run.path)
+    verdict = _verdict(answered, run.path)
     assert (verdict["cause"], verdict["rank"]) == ("rank-behind", 1)
     first = verdict["evidence"][0]  # type: ignore[index]
     lines = (tmp_path / first["file"]).read_text().splitlines()
     assert lines[first["line"] - 1].strip() == first["text"]
     assert "sitecustomize.py" in first["text"]
-    assert _verdict(typed, run.incident(0)) == verdict
+    assert _verdict(answered, run.incident(0)) == verdict
     (archive,) = run.incidents.glob("*.zip")
     assert out.count(archive.name) == 1
     with zipfile.ZipFile(archive) as packed:
@@ -107,21 +107,21 @@ def test_a_rank_that_does_not_come_to_a_collective_is_named_with_its_line(
 
 
 def test_a_rank_that_holds_the_gil_is_named_with_the_call_that_does(
-    airlock: Start, typed: Typed, environ: dict[str, str], tmp_path: Path
+    airlock: Start, answered: Answered, environ: dict[str, str], tmp_path: Path
 ) -> None:
     run, out = _hangs(airlock, environ, tmp_path, _HOLDS_THE_GIL)
     assert "airlock: the run hung: rank 1 holds the GIL in C code: it is at " in out
-    verdict = _verdict(typed, run.path)
+    verdict = _verdict(answered, run.path)
     assert (verdict["cause"], verdict["rank"]) == ("gil-held", 1)
     assert "in stuck" in str(verdict["evidence"])
 
 
 @pytest.mark.long
 def test_a_rank_that_calls_another_collective_than_the_others_is_named(
-    airlock: Start, typed: Typed, environ: dict[str, str], tmp_path: Path
+    airlock: Start, answered: Answered, environ: dict[str, str], tmp_path: Path
 ) -> None:
     run, _ = _hangs(airlock, environ, tmp_path, _CALLS_ANOTHER)
-    verdict = _verdict(typed, run.path)
+    verdict = _verdict(answered, run.path)
     assert (verdict["cause"], verdict["rank"]) == ("collective-mismatch", 1)
     assert str(verdict["title"]).startswith("Rank 1 called barrier #")
 
@@ -129,7 +129,12 @@ def test_a_rank_that_calls_another_collective_than_the_others_is_named(
 @pytest.mark.long
 @pytest.mark.parametrize(("num", "stuck"), [(2, 1), (1, 0)])
 def test_a_rank_that_never_comes_to_train_is_named(
-    airlock: Start, typed: Typed, environ: dict[str, str], tmp_path: Path, num: int, stuck: int
+    airlock: Start,
+    answered: Answered,
+    environ: dict[str, str],
+    tmp_path: Path,
+    num: int,
+    stuck: int,
 ) -> None:
     sleeps = f"""
 meet = module.meet
@@ -145,7 +150,7 @@ module.meet = stuck
     assert (code, err) == (12, ""), out + err
     run = run_folder(environ)
     assert_nothing_left(run)
-    verdict = _verdict(typed, run.path)
+    verdict = _verdict(answered, run.path)
     assert verdict["rank"] == stuck
     assert " in stuck" in str(verdict["title"])
     assert "sitecustomize.py" in str(verdict["fix"])
@@ -153,7 +158,7 @@ module.meet = stuck
 
 @pytest.mark.long
 def test_a_stopped_rank_is_said_to_be_stopped(
-    airlock: Start, typed: Typed, environ: dict[str, str]
+    airlock: Start, answered: Answered, environ: dict[str, str]
 ) -> None:
     with training(airlock(*ENDLESS, *_SOON), environ) as (process, run):
         os.kill(rank_pids(run)[1], signal.SIGSTOP)
@@ -162,7 +167,7 @@ def test_a_stopped_rank_is_said_to_be_stopped(
     assert "airlock: the run hung: rank 1 was stopped (SIGSTOP)" in out
     assert f"kill -CONT {rank_pids(run)[1]}" in out
     assert_nothing_left(run)
-    verdict = _verdict(typed, run.path)
+    verdict = _verdict(answered, run.path)
     assert (verdict["cause"], verdict["rank"]) == ("rank-stopped", 1)
 
 

@@ -16,8 +16,8 @@ from rundir.status import read_status
 from tests.running import (
     ENDLESS,
     SHORT,
+    Answered,
     Start,
-    Typed,
     assert_nothing_left,
     ended,
     events_of,
@@ -92,10 +92,10 @@ def test_a_second_ctrl_c_does_not_wait_for_a_rank_that_cannot_answer(
 
 
 def test_a_stop_that_a_person_types_saves_and_is_not_taken_for_a_schedulers(
-    airlock: Start, typed: Typed, environ: dict[str, str]
+    airlock: Start, answered: Answered, environ: dict[str, str]
 ) -> None:
     with training(airlock(*ENDLESS), environ) as (process, run):
-        assert typed("stop", run.run_id)[0] == 0
+        assert answered("stop", run.run_id)[0] == 0
         code, out, _ = finish(process)
     assert code == 20
     assert "is saved" in out

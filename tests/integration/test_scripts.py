@@ -15,8 +15,8 @@ from rundir.config_file import read_config
 from rundir.status import read_status
 from tests.conftest import ROOT
 from tests.running import (
+    Answered,
     Start,
-    Typed,
     assert_nothing_left,
     ended,
     events_of,
@@ -206,11 +206,11 @@ def test_output_is_shown_whole_as_it_comes(airlock: Start, tmp_path: Path) -> No
     ],
 )
 def test_what_a_script_cannot_be_started_with_is_said_before_anything_starts(
-    typed: Typed, environ: dict[str, str], tmp_path: Path, args: list[str], said: str
+    answered: Answered, environ: dict[str, str], tmp_path: Path, args: list[str], said: str
 ) -> None:
     script(tmp_path, "print('ran')\n", "ok.py")
     script(tmp_path, "print('ran')\nif x y:\n", "bad.py")
-    code, out, err = typed("run", *args, env={"CUDA_VISIBLE_DEVICES": ""})
+    code, out, err = answered("run", *args, env={"CUDA_VISIBLE_DEVICES": ""})
     assert code in (2, 4), out
     assert said in err
     assert "Traceback" not in err
@@ -218,11 +218,11 @@ def test_what_a_script_cannot_be_started_with_is_said_before_anything_starts(
 
 
 def test_a_dry_run_shows_the_plain_torchrun_line_and_starts_nothing(
-    typed: Typed, tmp_path: Path
+    answered: Answered, tmp_path: Path
 ) -> None:
     path = script(tmp_path, "print('ran')\n", "my train.py")
     command = ("run", "--dry-run", "--max-restarts=1", "--num-gpus=3", path, "--lr", "a b")
-    code, out, _ = typed(*command)
+    code, out, _ = answered(*command)
     assert code == 0
     line = f"torchrun --standalone --nproc-per-node=3 --max-restarts=1 '{path}' --lr 'a b'"
     assert out.splitlines()[-1] == line

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.running import Start, Typed, finish
+from tests.running import Answered, Start, finish
 
 HAS_GPU = Path("/proc/driver/nvidia/version").exists()
 
@@ -62,12 +62,12 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_bad_input_ends_before_anything_starts_with_the_value_and_what_to_type(
-    typed: Typed, environ: dict[str, str], tmp_path: Path, case: str
+    answered: Answered, environ: dict[str, str], tmp_path: Path, case: str
 ) -> None:
     args, env, expected, parts = CASES[case]
     (tmp_path / "rows.jsonl").write_text('{"question": "a"}\n')
     (tmp_path / "empty").mkdir()
-    code, out, err = typed(*args, env=env)
+    code, out, err = answered(*args, env=env)
     assert code == expected, (out, err)
     for part in parts:
         assert part in err
@@ -87,29 +87,29 @@ def test_bad_input_ends_before_anything_starts_with_the_value_and_what_to_type(
     ],
 )
 def test_a_profile_that_needs_a_gpu_says_so_where_there_is_none(
-    typed: Typed, args: list[str], env: dict[str, str], parts: list[str]
+    answered: Answered, args: list[str], env: dict[str, str], parts: list[str]
 ) -> None:
-    code, _, err = typed(*args, env=env)
+    code, _, err = answered(*args, env=env)
     assert code == 4
     assert all(part in err for part in parts), err
 
 
 @pytest.mark.skipif(HAS_GPU, reason="this machine has a GPU")
-def test_cuda_visible_devices_that_names_an_absent_gpu_is_told_so(typed: Typed) -> None:
-    code, _, err = typed("run", "tiny", env={"CUDA_VISIBLE_DEVICES": "0,7"})
+def test_cuda_visible_devices_that_names_an_absent_gpu_is_told_so(answered: Answered) -> None:
+    code, _, err = answered("run", "tiny", env={"CUDA_VISIBLE_DEVICES": "0,7"})
     assert code == 2
     assert "CUDA_VISIBLE_DEVICES=0,7" in err
     assert "no NVIDIA GPU" in err
 
 
 def test_a_bad_row_of_the_data_is_named_with_its_line_and_no_rank_is_started(
-    typed: Typed, environ: dict[str, str], tmp_path: Path
+    answered: Answered, environ: dict[str, str], tmp_path: Path
 ) -> None:
     data = tmp_path / "bad rows.jsonl"
     good = '{"prompt": "a", "response": "b"}\n'
     # Further down than the check of the first rows reaches.
     data.write_text(good * 50_000 + '{"prompt": "a", "answer": "b"}\n')
-    code, _, err = typed("run", "tiny", "--data", str(data))
+    code, _, err = answered("run", "tiny", "--data", str(data))
     assert code == 5
     assert f"{data}:50001" in err
     assert "answer, prompt" in err
@@ -119,29 +119,33 @@ def test_a_bad_row_of_the_data_is_named_with_its_line_and_no_rank_is_started(
 
 
 def test_a_model_cut_short_is_named_before_anything_starts(
-    typed: Typed, environ: dict[str, str], tmp_path: Path
+    answered: Answered, environ: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").write_bytes((70_000).to_bytes(8, "little") + b"{" * 100)
-    code, _, err = typed("run", "tiny", "--set", f"model.path={tmp_path}")
+    code, _, err = answered("run", "tiny", "--set", f"model.path={tmp_path}")
     assert code == 4
     assert "its header would have 70,000 bytes, the file has 108" in err
     assert f"rm {tmp_path}/model.safetensors" in err
     assert not Path(environ["AIRLOCK_RUNS_DIR"]).exists()
 
 
-def test_a_pipe_as_data_is_refused_instead_of_waited_for(typed: Typed, tmp_path: Path) -> None:
+def test_a_pipe_as_data_is_refused_instead_of_waited_for(
+    answered: Answered, tmp_path: Path
+) -> None:
     os.mkfifo(tmp_path / "pipe")
-    code, _, err = typed("run", "tiny", "--data", "pipe")
+    code, _, err = answered("run", "tiny", "--data", "pipe")
     assert code == 5
     assert "not a regular file" in err
 
 
-def test_a_gate_folder_that_others_may_write_to_is_refused(typed: Typed, tmp_path: Path) -> None:
+def test_a_gate_folder_that_others_may_write_to_is_refused(
+    answered: Answered, tmp_path: Path
+) -> None:
     folder = tmp_path / "open"
     folder.mkdir()
     folder.chmod(0o777)
-    code, _, err = typed("run", "tiny", env={"AIRLOCK_GATE_DIR": str(folder)})
+    code, _, err = answered("run", "tiny", env={"AIRLOCK_GATE_DIR": str(folder)})
     assert code == 4
     assert str(folder) in err
     assert "AIRLOCK_GATE_DIR" in err
