@@ -15,8 +15,8 @@ from tests.holding import (
     PATIENT_S,
     STEPS,
     WHOLE,
-    Answered,
     Holds,
+    Typed,
     curve,
     next_run,
     phase_of,
@@ -66,7 +66,7 @@ def test_the_same_and_different_controls_from_two_terminals_at_once(
     holds = Holds(tmp_path, environ, "first step", "training")
     with ended(airlock(*WHOLE, env=holds.env)) as process:
         run = next_run(environ, undisturbed)
-        typed = Answered(airlock, run)
+        typed = Typed(airlock, run)
         holds.until("first step", run)
         one, other = "train.keep_checkpoints=31", "train.keep_checkpoints=32"
         pairs = [typed.begin(*words) for words in [("pause",)] * 2 + [("save",)] * 2]
@@ -129,7 +129,7 @@ def test_what_is_killed_while_a_control_is_done_leaves_nothing_and_goes_on_with_
     settings = ("--set", "train.checkpoint_every_steps=2", "--set", "train.eval_every_steps=0")
     with ended(airlock(*WHOLE, *settings, env=holds.env)) as process:
         run = next_run(environ, undisturbed)
-        typed = Answered(airlock, run)
+        typed = Typed(airlock, run)
         wait_for(lambda: curve(run)[2:], why="no third step", timeout_s=PATIENT_S)
         asked = typed.begin(control)
         holds.until("here" if control in _WHERE else "paused", run)
@@ -144,7 +144,7 @@ def test_what_is_killed_while_a_control_is_done_leaves_nothing_and_goes_on_with_
             assert (code, "paused after step" in text) == (0, True), text
         else:
             assert (code, expected in text) == (2, True), text
-        code, text = answered("pause", how)
+        code, text = typed("pause", how)
         assert (code, expected in text) == (2, True), text
         print(typed.table())  # noqa: T201 - shown with -s
     saved = [step_of(path) for path in complete_checkpoints(run.checkpoints)]
@@ -159,16 +159,16 @@ def test_ranks_that_are_killed_while_paused_and_started_again_pause_again(
     with ended(airlock(*WHOLE, "--max-restarts", "1")) as process:
         run = run_folder(environ)
         wait_for(run.status.exists, why="no status")
-        typed = Answered(airlock, run)
-        code, text = answered("pause", "training")
+        typed = Typed(airlock, run)
+        code, text = typed("pause", "training")
         assert code == 0, text
         wait_for(lambda: phase_of(run) == "paused", why="not paused", timeout_s=PATIENT_S)
         os.kill(rank_pids(run)[1], signal.SIGKILL)
         wait_for(lambda: events_of(run, "mark", "restart"), why="no restart", timeout_s=PATIENT_S)
-        code, text = answered("pause", "started again")
+        code, text = typed("pause", "started again")
         assert code == 0, text
         wait_for(lambda: phase_of(run) == "paused", why="not paused again", timeout_s=PATIENT_S)
-        assert answered("resume", "started again")[0] == 0
+        assert typed("resume", "started again")[0] == 0
         code, _, err = finish(process, timeout_s=PATIENT_S)
     assert code == 0, err
     assert {point[0] for point in curve(run)} == set(range(1, STEPS + 1))

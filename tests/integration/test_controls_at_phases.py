@@ -14,8 +14,8 @@ from tests.holding import (
     PHASES,
     STEPS,
     WHOLE,
-    Answered,
     Holds,
+    Typed,
     curve,
     next_run,
     phase_of,
@@ -46,7 +46,7 @@ def until_phase(phase: str, run: RunDir) -> None:
 class Terminals:
     """All controls at once, and their answers."""
 
-    def __init__(self, answered: Answered, run: RunDir) -> None:
+    def __init__(self, typed: Typed, run: RunDir) -> None:
         self._typed, self._run = typed, run
         self._open: list[tuple[str, str, subprocess.Popen[str]]] = []
 
@@ -73,11 +73,11 @@ class Terminals:
         self._open = left
 
 
-def withdrawn(answered: Answered, run: RunDir, phase: str) -> None:
+def withdrawn(typed: Typed, run: RunDir, phase: str) -> None:
     """Ask to pause and, before it does, to go on; both say what became of it."""
     pause = typed.begin("pause")
     wait_for((run.control / "pause").exists, why="no request")
-    code, text = answered("resume", phase)
+    code, text = typed("resume", phase)
     assert (code, "was not paused yet, and will not be" in text) == (0, True), text
     code, text = typed.end(pause, phase, "pause")
     assert (code, "another command had it go on" in text) == (2, True), text
@@ -92,12 +92,12 @@ def test_each_control_at_each_phase_of_one_run_and_its_losses_are_bitwise_the_sa
     holds = Holds(tmp_path, environ, *PHASES, "exporting")
     with holds.gate_taken(), ended(airlock(*WHOLE, env=holds.env)) as process:
         run = next_run(environ, undisturbed)
-        typed = Answered(airlock, run)
+        typed = Typed(airlock, run)
         terminals = Terminals(typed, run)
         once = ("save", "evaluate", "set", "trace")
         for phase in ("preparing", "gate", "loading"):
             holds.until(phase, run)
-            code, text = answered("resume", phase)
+            code, text = typed("resume", phase)
             assert (code, "is not paused: it is" in text) == (0, True), text
             withdrawn(typed, run, phase)
             terminals.type_all(phase, once)
@@ -105,33 +105,33 @@ def test_each_control_at_each_phase_of_one_run_and_its_losses_are_bitwise_the_sa
         for phase in ("first step", "training", "evaluating", "saving"):
             holds.until(phase, run)
             until_phase("training", run)
-            code, text = answered("resume", phase)
+            code, text = typed("resume", phase)
             assert (code, "is not paused: it is training" in text) == (0, True), text
             terminals.type_all(phase, ("pause", *once))
             holds.go(phase)
             terminals.answered(but="trace")
             until_phase("paused", run)
             if phase == "first step":
-                code, text = answered("pause", "paused")
+                code, text = typed("pause", "paused")
                 assert (code, "is paused already, after step 2" in text) == (0, True), text
                 terminals.type_all("paused", once)
                 terminals.answered(but="trace")
                 until_phase("paused", run)
-            code, text = answered("resume", "paused")
+            code, text = typed("resume", "paused")
             assert (code, "goes on after step" in text) == (0, True), text
             terminals.answered()
         holds.until("exporting", run)
         until_phase("finishing", run)
         for control in ("pause", *once):
-            code, text = answered(control, "exporting")
+            code, text = typed(control, "exporting")
             assert (code, "has trained all its steps" in text) == (2, True), text
-        code, text = answered("resume", "exporting")
+        code, text = typed("resume", "exporting")
         assert (code, "is not paused: it is finishing" in text) == (0, True), text
         holds.go("exporting")
         code, _, err = finish(process, timeout_s=PATIENT_S)
     assert code == 0, err
     for control in ("pause", "resume", *once, "stop"):
-        code, text = answered(control, "ended")
+        code, text = typed(control, "ended")
         assert (code, "is over: done" in text) == (2, True), text
     print(typed.table())  # noqa: T201 - shown with -s
     assert curve(run) == curve(undisturbed)
@@ -155,7 +155,7 @@ def stops_at(airlock: Start, environ: dict[str, str], tmp_path: Path, phase: str
     with ended(airlock(*WHOLE, env=holds.env)) as process:
         run = run_folder(environ)
         wait_for(run.status.exists, why="no status")
-        typed = Answered(airlock, run)
+        typed = Typed(airlock, run)
         if phase == "paused":
             (run.control / "pause").touch()
         holds.until(phase, run)
