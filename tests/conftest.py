@@ -9,17 +9,16 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from launch.commands.cli import airlock as command_line
 from tests import parts
 from tests.broken import End, ToItsEnd
-from tests.running import Answered, Start, assert_nothing_left, ended, finish, run_folder
+from tests.forked import run_module
+from tests.running import Start, Typed, assert_nothing_left, ended, finish, run_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -40,7 +39,6 @@ for number, handler in (
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
 
-_HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 HAS_GPU = Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
 
 
@@ -129,28 +127,12 @@ def airlock(environ: dict[str, str], tmp_path: Path) -> Callable[..., Start]:
 
 
 @pytest.fixture
-def answered(environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Answered:
-    """Type `airlock ARGS` within this process, for what starts no training; `env` adds variables.
+def typed(environ: dict[str, str], tmp_path: Path) -> Typed:
+    """Type `airlock ARGS` as the fixture `airlock` does; return (exit code, stdout, stderr)."""
 
-    It returns the exit code and what is written to stdout and to stderr; a bug raises.
-    """
-
-    def run(*args: str, env: dict[str, str] | None = None) -> tuple[int, str, str]:
-        wanted = environ | (env or {})
-        handlers = {number: signal.getsignal(number) for number in _HANDLED}
-        with monkeypatch.context() as patch:
-            patch.chdir(tmp_path)
-            patch.setattr("sys.argv", [str(ROOT / "launch/__main__.py"), *args])
-            for name in os.environ.keys() - wanted.keys():
-                patch.delenv(name)
-            for name, value in wanted.items():
-                patch.setenv(name, value)
-            done = CliRunner().invoke(
-                command_line, args, prog_name="airlock", catch_exceptions=False
-            )
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        return done.exit_code, done.stdout, done.stderr
+    def run(*args: str, env: Mapping[str, str] = {}, cwd: Path = tmp_path) -> tuple[int, str, str]:
+        done = run_module("launch", *args, env=environ | dict(env), cwd=cwd)
+        return done.returncode, done.stdout, done.stderr
 
     return run
 
@@ -211,9 +193,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def to_its_end(
-    airlock: Start, answered: Answered, environ: dict[str, str], tmp_path: Path
-) -> ToItsEnd:
+def to_its_end(airlock: Start, typed: Typed, environ: dict[str, str], tmp_path: Path) -> ToItsEnd:
     """Run `airlock run ARGS` to its end; call `meanwhile` with the process once it has begun."""
 
     def run(

@@ -11,14 +11,10 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
-
 from rundir.paths import ROOT
-
-Typed = Callable[..., tuple[int, str, str]]
 
 LAUNCHER = (
     *("launch.run.launched", "launch.commands.cli", "launch.commands.dry_run", "launch.live.stop"),
@@ -88,14 +84,3 @@ def run_module(
         server.stdin.flush()
         code = int(server.stdout.readline())
         return subprocess.CompletedProcess(args, code, out.read(), err.read())
-
-
-@pytest.fixture
-def typed(environ: dict[str, str], tmp_path: Path) -> Typed:
-    """Type `airlock ARGS` as the fixture `airlock` does; return (exit code, stdout, stderr)."""
-
-    def run(*args: str, env: Mapping[str, str] = {}) -> tuple[int, str, str]:
-        done = run_module("launch", *args, env=environ | dict(env), cwd=tmp_path)
-        return done.returncode, done.stdout, done.stderr
-
-    return run

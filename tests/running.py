@@ -28,7 +28,7 @@ def here(name: str) -> str:
 
 
 Start = Callable[..., "subprocess.Popen[str]"]  # starts a command, like the fixture `airlock`
-Answered = Callable[..., tuple[int, str, str]]  # types a command, like the fixture `typed`
+Typed = Callable[..., tuple[int, str, str]]  # types one to its end, like the fixture `typed`
 
 # Ranks that need not wait for each other start sooner; tests of the gate add SERIAL.
 _OPEN = ("--set", "launch.admit=open")

@@ -9,10 +9,7 @@ from pathlib import Path
 import pytest
 
 from launch.checks.rungs import NAMES
-from tests.forked import Typed, typed
-from tests.running import Start
-
-__all__ = ["typed"]  # a fixture
+from tests.running import Start, Typed
 
 
 @pytest.mark.long

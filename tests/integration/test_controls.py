@@ -21,6 +21,7 @@ from tests.conftest import ROOT
 from tests.running import (
     ENDLESS,
     Start,
+    Typed,
     assert_nothing_left,
     ended,
     events_of,
@@ -131,7 +132,7 @@ def test_a_run_that_is_controlled_has_bitwise_the_losses_of_one_that_is_not(
 
 @pytest.mark.parametrize("how", ["ctrl-c", "release"])
 def test_a_paused_run_can_be_stopped_and_saves(
-    airlock: Start, environ: dict[str, str], how: str
+    airlock: Start, typed: Typed, environ: dict[str, str], how: str
 ) -> None:
     with training(airlock(*ENDLESS), environ) as (process, run):
         control.ask(run, "pause")
@@ -139,7 +140,7 @@ def test_a_paused_run_can_be_stopped_and_saves(
         if how == "ctrl-c":
             process.send_signal(signal.SIGINT)
         else:
-            code, out, err = finish(airlock("pause", "--release", run.run_id))
+            code, out, err = typed("pause", "--release", run.run_id)
             assert code == 0, err
             assert " tiny --set launch.admit=open" in out
             assert out.endswith(f" --resume runs/{run.run_id}\n")
@@ -152,7 +153,7 @@ def test_a_paused_run_can_be_stopped_and_saves(
 
 @pytest.mark.parametrize("victim", ["rank", "launcher"])
 def test_a_paused_run_whose_rank_or_launcher_is_killed_ends_as_always(
-    airlock: Start, environ: dict[str, str], victim: str
+    airlock: Start, typed: Typed, environ: dict[str, str], victim: str
 ) -> None:
     with training(airlock(*ENDLESS), environ) as (process, run):
         control.ask(run, "pause")
@@ -163,7 +164,7 @@ def test_a_paused_run_whose_rank_or_launcher_is_killed_ends_as_always(
         if victim == "rank":
             assert "rank 1" in out.lower()
         assert_nothing_left(run)
-        code, _, err = finish(airlock("resume", run.run_id))
+        code, _, err = typed("resume", run.run_id)
     assert code == 2
     assert ("is over: failed" if victim == "rank" else "is dead") in err
 

@@ -62,7 +62,7 @@ class Terminals:
         for one in asked:
             wait_for(lambda one=one: is_there(*one), why=f"{one[0]} asks for nothing")  # type: ignore[misc]
 
-    def answered(self, *, but: str = "") -> None:
+    def typed(self, *, but: str = "") -> None:
         """Wait for the answer of each; all have done it."""
         left = [one for one in self._open if one[1] == but]
         for phase, control, process in self._open:
@@ -109,17 +109,17 @@ def test_each_control_at_each_phase_of_one_run_and_its_losses_are_bitwise_the_sa
             assert (code, "is not paused: it is training" in text) == (0, True), text
             terminals.type_all(phase, ("pause", *once))
             holds.go(phase)
-            terminals.answered(but="trace")
+            terminals.typed(but="trace")
             until_phase("paused", run)
             if phase == "first step":
                 code, text = typed("pause", "paused")
                 assert (code, "is paused already, after step 2" in text) == (0, True), text
                 terminals.type_all("paused", once)
-                terminals.answered(but="trace")
+                terminals.typed(but="trace")
                 until_phase("paused", run)
             code, text = typed("resume", "paused")
             assert (code, "goes on after step" in text) == (0, True), text
-            terminals.answered()
+            terminals.typed()
         holds.until("exporting", run)
         until_phase("finishing", run)
         for control in ("pause", *once):

@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 
 from rundir.paths import RunDir
-from tests.running import SHORT, events_of, finish, run_folder
+from tests.running import (
+    SHORT,
+    Typed,
+    events_of,
+    finish,
+    run_folder,
+)
 
 Start = Callable[..., Any]
 # Steps that are the same however many are to come.
@@ -125,14 +131,14 @@ def test_prepared_on_a_machine_without_a_gpu_a_run_starts_at_once_and_offline(
 
 
 def test_data_are_shown_without_training(
-    airlock: Start, environ: dict[str, str], tmp_path: Path
+    typed: Typed, environ: dict[str, str], tmp_path: Path
 ) -> None:
     rows = [{"prompt": "p" * (i % 50), "response": "r", "id": i} for i in range(1, 120)]
     rows += [{"prompt": "p", "response": "r", "id": 0}] * 2
     rows += [{"prompt": "long" * 100, "response": "r", "id": 0}, {"prompt": "p", "id": 0}]
     file = tmp_path / "a.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    code, out, err = finish(airlock("data", str(file), f"{file}:0.5", "--profile", "tiny"))
+    code, out, err = typed("data", str(file), f"{file}:0.5", "--profile", "tiny")
     assert code == 5, err  # as a run would end
     assert f"a run would stop at {file}:50: 3 bad rows" in err
     assert "data.on_bad_row=skip leaves" in err
@@ -151,7 +157,7 @@ def test_data_are_shown_without_training(
     ):
         assert words in out, words
     skip = ("--set", "data.on_bad_row=skip")
-    code, out, err = finish(airlock("data", str(file), "--profile", "tiny", "--json", *skip))
+    code, out, err = typed("data", str(file), "--profile", "tiny", "--json", *skip)
     assert code == 0, err
     (found,) = json.loads(out.splitlines()[-1])["files"]
     assert (found["num_rows"], found["num_bad"], found["num_too_long"]) == (123, 3, 1)
@@ -161,16 +167,16 @@ def test_data_are_shown_without_training(
 
 
 def test_of_data_that_are_shown_one_is_one_and_none_is_not_well(
-    airlock: Start, tmp_path: Path
+    typed: Typed, tmp_path: Path
 ) -> None:
     file = tmp_path / "a.jsonl"
     file.write_text('{"prompt": "p", "response": "r"}\n', encoding="utf-8")
-    code, out, err = finish(airlock("data", str(file), "--profile", "tiny"))
+    code, out, err = typed("data", str(file), "--profile", "tiny")
     assert code == 0, err
     assert "1 row, 1 sample\n" in out
     file.write_text('{"prompt": "p", "response": ""}\n', encoding="utf-8")
     skip = ("--set", "data.on_bad_row=skip")
-    code, out, err = finish(airlock("data", str(file), "--profile", "tiny", *skip))
+    code, out, err = typed("data", str(file), "--profile", "tiny", *skip)
     assert code == 5, out
     assert "1 bad row\n" in out
     assert "all rows are bad" in err

@@ -13,7 +13,17 @@ from launch.config.rank_environment import rank_environment
 from machine.gpus.devices import Placement
 from rundir.config import RunConfig
 from rundir.paths import RunDir
-from tests.running import COLD, ENDLESS, SHORT, Start, finish, rank_pids, run_folder, training
+from tests.running import (
+    COLD,
+    ENDLESS,
+    SHORT,
+    Start,
+    Typed,
+    finish,
+    rank_pids,
+    run_folder,
+    training,
+)
 
 LEFT_OVER = {"CUDA_LAUNCH_BLOCKING": "1", "NCCL_BUFFSIZE": "4096", "RANK": "7", "PET_NNODES": "3"}
 
@@ -52,9 +62,9 @@ def test_leftovers_are_reported_and_reach_no_rank_unless_they_are_to_be_kept(
 
 
 def test_a_dry_run_shows_every_variable_and_what_is_not_passed_on(
-    airlock: Start, environ: dict[str, str]
+    typed: Typed, environ: dict[str, str]
 ) -> None:
-    code, out, err = finish(airlock("run", "tiny", "--dry-run", env=LEFT_OVER))
+    code, out, err = typed("run", "tiny", "--dry-run", env=LEFT_OVER)
     assert code == 0, err
     run = RunDir(Path(environ["AIRLOCK_RUNS_DIR"]) / "RUN_ID")
     expected = rank_environment(
@@ -85,9 +95,9 @@ def test_a_dry_run_shows_every_variable_and_what_is_not_passed_on(
     ],
 )
 def test_a_mistake_ends_the_run_before_anything_is_written(
-    airlock: Start, environ: dict[str, str], env: dict[str, str], said: str
+    typed: Typed, environ: dict[str, str], env: dict[str, str], said: str
 ) -> None:
-    code, _, err = finish(airlock("run", "tiny", env=env))
+    code, _, err = typed("run", "tiny", env=env)
     assert code == 2
     assert said in err
     assert not Path(environ["AIRLOCK_RUNS_DIR"]).exists()

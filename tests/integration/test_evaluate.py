@@ -10,7 +10,7 @@ import pytest
 from rundir.events import read_events
 from rundir.paths import ROOT
 from tests.models import tiny_model
-from tests.running import SHORT, Start, ended, finish, run_folder
+from tests.running import SHORT, Start, Typed, ended, finish, run_folder
 
 pytestmark = pytest.mark.runs
 
@@ -128,7 +128,7 @@ def test_exact_match_counts_the_answers_that_are_given_exactly(
     ids=lambda one: one[0] if isinstance(one, tuple) else None,
 )
 def test_what_cannot_be_evaluated_is_said_in_one_error(
-    airlock: Start,
+    typed: Typed,
     tmp_path: Path,
     words: tuple[str, ...],
     offline: str,
@@ -143,11 +143,9 @@ def test_what_cannot_be_evaluated_is_said_in_one_error(
     paths = {"GOOD": good, "BAD": bad, "EMPTY": tmp_path / "empty", "MODEL": tmp_path / "model"}
     if "MODEL" in words:
         tiny_model(tmp_path / "model")
-    typed = words
     for name, path in paths.items():
-        typed = tuple(word.replace(name, str(path)) for word in typed)
-    with ended(airlock("evaluate", *typed, "--json", env={"HF_HUB_OFFLINE": offline})) as process:
-        found, out, err = finish(process)
+        words = tuple(word.replace(name, str(path)) for word in words)
+    found, out, err = typed("evaluate", *words, "--json", env={"HF_HUB_OFFLINE": offline})
     assert (found, out) == (code, ""), err
     assert said in err
     assert "Traceback" not in err

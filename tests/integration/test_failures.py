@@ -27,7 +27,6 @@ from tests.running import (
     run_folder,
     training,
     wait_for,
-    wait_until_training,
 )
 
 
@@ -69,31 +68,13 @@ def test_a_rank_killed_inside_the_gate_ends_the_run_and_frees_the_gate(
         assert finish(process)[0] == 0
 
 
-def test_when_the_agent_is_killed_its_ranks_end_too(
-    airlock: Start, environ: dict[str, str]
+def test_a_launcher_killed_while_it_prepares_leaves_nothing(
+    airlock: Start, environ: dict[str, str], tmp_path: Path
 ) -> None:
-    with training(airlock(*ENDLESS), environ) as (process, run):
-        os.kill(events_of(run, "start", "spawn")[0]["pid"], signal.SIGKILL)
-        code, out, _ = finish(process, timeout_s=25)
-    assert code == 10
-    assert "torch's agent" in out
-    assert_nothing_left(run)
-
-
-@pytest.mark.parametrize("moment", ["preparing", "at the gate", "training"])
-def test_when_the_launcher_is_killed_nothing_outlives_it(
-    airlock: Start, environ: dict[str, str], moment: str, tmp_path: Path
-) -> None:
-    if moment == "preparing":  # with a cache of its own, so that the model has to be made
-        environ = environ | {"AIRLOCK_CACHE_DIR": str(tmp_path / "cache")}
-    with ended(airlock(*ENDLESS, env=environ)) as process:
+    # With a cache of its own, so that the model has to be made.
+    with ended(airlock(*ENDLESS, env={"AIRLOCK_CACHE_DIR": str(tmp_path / "cache")})) as process:
         run = run_folder(environ)
-        if moment == "preparing":
-            wait_for(lambda: processes_of(run), why="no child was started")
-        elif moment == "at the gate":
-            wait_for(lambda: events_of(run, "start", "lock.hold"), why="no rank at the gate")
-        else:
-            wait_until_training(run)
+        wait_for(lambda: processes_of(run), why="no child was started")
         process.kill()
         process.wait()
         assert_nothing_left(run)

@@ -18,6 +18,7 @@ from tests.running import (
     ENDLESS,
     SHORT,
     Start,
+    Typed,
     assert_nothing_left,
     ended,
     events_of,
@@ -67,13 +68,13 @@ def _has_stacks(log: Path) -> bool:
     return "train/step/loop.py" in log.read_text()
 
 
-def _told(airlock: Start, run: RunDir) -> dict[str, object]:
-    told: dict[str, object] = json.loads(finish(airlock("doctor", "--json", str(run.path)))[1])
-    return told
+def _verdict(typed: Typed, folder: Path) -> dict[str, object]:
+    verdict: dict[str, object] = json.loads(typed("doctor", "--json", str(folder))[1])
+    return verdict
 
 
 def test_a_rank_that_does_not_come_to_a_collective_is_named_with_its_line(
-    airlock: Start, environ: dict[str, str], tmp_path: Path
+    airlock: Start, typed: Typed, environ: dict[str, str], tmp_path: Path
 ) -> None:
     run, out = _hangs(airlock, environ, tmp_path, _SLEEPS)
     (event,) = events_of(run, "error", "hang")
@@ -83,14 +84,13 @@ def test_a_rank_that_does_not_come_to_a_collective_is_named_with_its_line(
     assert " in stuck" in out
     assert "rank 0 waits in all_reduce #" in out
     assert "ranks/group.py:" in out
-    told = _told(airlock, run)
-    assert (told["cause"], told["rank"]) == ("rank-behind", 1)
-    first = told["evidence"][0]  # type: ignore[index]
+    verdict = _verdict(typed, run.path)
+    assert (verdict["cause"], verdict["rank"]) == ("rank-behind", 1)
+    first = verdict["evidence"][0]  # type: ignore[index]
     lines = (tmp_path / first["file"]).read_text().splitlines()
     assert lines[first["line"] - 1].strip() == first["text"]
     assert "sitecustomize.py" in first["text"]
-    unpacked = json.loads(finish(airlock("doctor", "--json", str(run.incident(0))))[1])
-    assert unpacked == told
+    assert _verdict(typed, run.incident(0)) == verdict
     (archive,) = run.incidents.glob("*.zip")
     assert out.count(archive.name) == 1
     with zipfile.ZipFile(archive) as packed:
@@ -107,29 +107,34 @@ def test_a_rank_that_does_not_come_to_a_collective_is_named_with_its_line(
 
 
 def test_a_rank_that_holds_the_gil_is_named_with_the_call_that_does(
-    airlock: Start, environ: dict[str, str], tmp_path: Path
+    airlock: Start, typed: Typed, environ: dict[str, str], tmp_path: Path
 ) -> None:
     run, out = _hangs(airlock, environ, tmp_path, _HOLDS_THE_GIL)
     assert "airlock: the run hung: rank 1 holds the GIL in C code: it is at " in out
-    told = _told(airlock, run)
-    assert (told["cause"], told["rank"]) == ("gil-held", 1)
-    assert "in stuck" in str(told["evidence"])
+    verdict = _verdict(typed, run.path)
+    assert (verdict["cause"], verdict["rank"]) == ("gil-held", 1)
+    assert "in stuck" in str(verdict["evidence"])
 
 
 @pytest.mark.long
 def test_a_rank_that_calls_another_collective_than_the_others_is_named(
-    airlock: Start, environ: dict[str, str], tmp_path: Path
+    airlock: Start, typed: Typed, environ: dict[str, str], tmp_path: Path
 ) -> None:
     run, _ = _hangs(airlock, environ, tmp_path, _CALLS_ANOTHER)
-    told = _told(airlock, run)
-    assert (told["cause"], told["rank"]) == ("collective-mismatch", 1)
-    assert str(told["title"]).startswith("Rank 1 called barrier #")
+    verdict = _verdict(typed, run.path)
+    assert (verdict["cause"], verdict["rank"]) == ("collective-mismatch", 1)
+    assert str(verdict["title"]).startswith("Rank 1 called barrier #")
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("num", "stuck"), [(2, 1), (1, 0)])
 def test_a_rank_that_never_comes_to_train_is_named(
-    airlock: Start, environ: dict[str, str], tmp_path: Path, num: int, stuck: int
+    airlock: Start,
+    typed: Typed,
+    environ: dict[str, str],
+    tmp_path: Path,
+    num: int,
+    stuck: int,
 ) -> None:
     sleeps = f"""
 meet = module.meet
@@ -145,14 +150,16 @@ module.meet = stuck
     assert (code, err) == (12, ""), out + err
     run = run_folder(environ)
     assert_nothing_left(run)
-    told = _told(airlock, run)
-    assert told["rank"] == stuck
-    assert " in stuck" in str(told["title"])
-    assert "sitecustomize.py" in str(told["fix"])
+    verdict = _verdict(typed, run.path)
+    assert verdict["rank"] == stuck
+    assert " in stuck" in str(verdict["title"])
+    assert "sitecustomize.py" in str(verdict["fix"])
 
 
 @pytest.mark.long
-def test_a_stopped_rank_is_said_to_be_stopped(airlock: Start, environ: dict[str, str]) -> None:
+def test_a_stopped_rank_is_said_to_be_stopped(
+    airlock: Start, typed: Typed, environ: dict[str, str]
+) -> None:
     with training(airlock(*ENDLESS, *_SOON), environ) as (process, run):
         os.kill(rank_pids(run)[1], signal.SIGSTOP)
         code, out, err = finish(process)
@@ -160,8 +167,8 @@ def test_a_stopped_rank_is_said_to_be_stopped(airlock: Start, environ: dict[str,
     assert "airlock: the run hung: rank 1 was stopped (SIGSTOP)" in out
     assert f"kill -CONT {rank_pids(run)[1]}" in out
     assert_nothing_left(run)
-    told = _told(airlock, run)
-    assert (told["cause"], told["rank"]) == ("rank-stopped", 1)
+    verdict = _verdict(typed, run.path)
+    assert (verdict["cause"], verdict["rank"]) == ("rank-stopped", 1)
 
 
 @pytest.mark.long

@@ -17,6 +17,7 @@ from tests.running import (
     ENDLESS,
     SHORT,
     Start,
+    Typed,
     assert_nothing_left,
     ended,
     events_of,
@@ -90,24 +91,16 @@ def test_a_second_ctrl_c_does_not_wait_for_a_rank_that_cannot_answer(
     assert_nothing_left(run)
 
 
-def test_a_stop_file_written_by_anyone_ends_the_run(
-    airlock: Start, environ: dict[str, str]
+def test_a_stop_that_a_person_types_saves_and_is_not_taken_for_a_schedulers(
+    airlock: Start, typed: Typed, environ: dict[str, str]
 ) -> None:
     with training(airlock(*ENDLESS), environ) as (process, run):
-        control.ask(run, "stop")
+        assert typed("stop", run.run_id)[0] == 0
         code, out, _ = finish(process)
     assert code == 20
     assert "is saved" in out
-    assert_nothing_left(run)
-
-
-def test_a_stop_that_a_person_types_is_not_taken_for_a_schedulers(
-    airlock: Start, environ: dict[str, str]
-) -> None:
-    with training(airlock(*ENDLESS), environ) as (process, run):
-        assert finish(airlock("stop", run.run_id))[0] == 0
-        assert finish(process)[0] == 20
     assert read_status(run)["preempted"] is False
+    assert_nothing_left(run)
 
 
 @pytest.mark.long

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.running import Start, finish
+from tests.running import Start, Typed, finish
 from tests.scripts import WARM, script
 
 _TRAIN = """
@@ -63,11 +63,9 @@ def test_a_package_runs_its_main(airlock: Start, tmp_path: Path) -> None:
     assert (code, out.count("the package itself\n")) == (0, 1), out + err
 
 
-def test_a_dry_run_of_a_module_shows_torchruns_own_option(airlock: Start, tmp_path: Path) -> None:
+def test_a_dry_run_of_a_module_shows_torchruns_own_option(typed: Typed, tmp_path: Path) -> None:
     package(tmp_path)
-    code, out, err = finish(
-        airlock("run", "--dry-run", "--num-gpus=2", "-m", "train.sft", "--lr=1")
-    )
+    code, out, err = typed("run", "--dry-run", "--num-gpus=2", "-m", "train.sft", "--lr=1")
     assert code == 0, err
     line = "torchrun --standalone --nproc-per-node=2 -m train.sft --lr=1"
     assert out.splitlines()[-1] == line
@@ -85,11 +83,11 @@ def test_a_dry_run_of_a_module_shows_torchruns_own_option(airlock: Start, tmp_pa
     ],
 )
 def test_what_is_no_module_is_said_before_anything_starts(
-    airlock: Start, environ: dict[str, str], tmp_path: Path, args: list[str], said: str
+    typed: Typed, environ: dict[str, str], tmp_path: Path, args: list[str], said: str
 ) -> None:
     package(tmp_path)
     script(tmp_path, "if x y:", "train/bad.py")
-    code, out, err = finish(airlock("run", *args))
+    code, out, err = typed("run", *args)
     assert code == 2, out
     assert said in err
     assert "Traceback" not in err

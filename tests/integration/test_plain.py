@@ -15,6 +15,7 @@ from rundir.paths import ROOT, RunDir
 from rundir.status import read_status
 from tests.running import (
     Start,
+    Typed,
     assert_nothing_left,
     ended,
     events_of,
@@ -270,14 +271,14 @@ def test_a_stop_before_training_ends_at_once_and_says_that_nothing_was_saved(
 
 @pytest.mark.long
 def test_airlock_stop_has_a_plain_run_save_and_end(
-    plain: Start, airlock: Start, environ: dict[str, str]
+    plain: Start, typed: Typed, environ: dict[str, str]
 ) -> None:
     with ended(plain(*EIGHT, "--set", "train.max_steps=1000000")) as process:
         run = run_folder(environ)
         wait_until_training(run)
         line = f"{run.run_id}  training, launcher {process.pid}, 1 process"
-        wait_for(lambda: line in finish(airlock("ps"))[1], why="ps never said that it trains")
-        assert finish(airlock("stop", run.run_id))[0] == 0
+        wait_for(lambda: line in typed("ps")[1], why="ps never said that it trains")
+        assert typed("stop", run.run_id)[0] == 0
         assert finish(process)[0] == 20
     assert complete_checkpoints(run.checkpoints)
 
@@ -360,10 +361,10 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_bad_input_ends_before_there_is_a_run_folder(
-    plain: Start, environ: dict[str, str], case: str
+    typed: Typed, environ: dict[str, str], case: str
 ) -> None:
     args, env, expected, parts = CASES[case]
-    code, out, err = finish(plain(*args, env=env))
+    code, out, err = typed("run", "--plain", *args, env=env)
     assert code == expected, out + err
     assert all(part in err for part in parts), err
     assert "Traceback" not in err

@@ -15,12 +15,12 @@ from rundir.paths import ROOT
 from tests import fake_nvml
 from tests.conftest import HAS_GPU
 from tests.integration.test_plain import AIRLOCK, EIGHT, ONE, done, weights
-from tests.running import Start, ended, events_of, finish, hooked, run_folder, wait_for
+from tests.running import Start, Typed, ended, events_of, finish, hooked, run_folder, wait_for
 
 
 @pytest.mark.skipif(HAS_GPU, reason="this machine has a GPU")
-def test_a_profile_that_needs_a_gpu_says_so_where_there_is_none(plain: Start) -> None:
-    code, _, err = finish(plain("14b"))
+def test_a_profile_that_needs_a_gpu_says_so_where_there_is_none(typed: Typed) -> None:
+    code, _, err = typed("run", "--plain", "14b")
     assert code == 4
     assert "14b needs an NVIDIA GPU" in err
 

@@ -27,7 +27,11 @@ from tests.broken import (
 )
 from tests.memory_cgroup import limited
 from tests.pids_cgroup import few_pids
-from tests.running import Start, finish, run_folder, wait_for
+from tests.running import (
+    Typed,
+    run_folder,
+    wait_for,
+)
 
 FAILURES = {
     "sigkill": SIGKILL,
@@ -202,13 +206,13 @@ def test_who_keeps_the_others_of_a_script_that_hangs_is_named(
     "control", [pytest.param("none", marks=LONG), pytest.param("slow", marks=LONG), "scary"]
 )
 def test_nothing_is_named_in_a_run_that_is_sound(
-    to_its_end: ToItsEnd, airlock: Start, environ: dict[str, str], control: str
+    to_its_end: ToItsEnd, typed: Typed, environ: dict[str, str], control: str
 ) -> None:
     end = to_its_end(SCRIPT, control, "--steps", "30")
     assert end.code == 0, end.out
     end.assert_nothing_named()
     logs = str(run_folder(environ).rank_log(1, 0).parent)
-    assert json.loads(finish(airlock("doctor", "--json", logs))[1])["cause"] == "unknown"
+    assert json.loads(typed("doctor", "--json", logs)[1])["cause"] == "unknown"
 
 
 def test_nothing_is_named_in_a_run_that_was_stopped_by_ctrl_c(

@@ -24,7 +24,15 @@ from tests.broken import (
     ToItsEnd,
 )
 from tests.conftest import mounted
-from tests.running import ENDLESS, Start, finish, hooked, run_folder, wait_until_training
+from tests.running import (
+    ENDLESS,
+    Start,
+    Typed,
+    finish,
+    hooked,
+    run_folder,
+    wait_until_training,
+)
 
 # What the script does to itself is done to our own trainer, in the middle of a step.
 _BROKEN = f"""
@@ -83,14 +91,14 @@ def test_a_disk_that_is_full_when_our_own_trainer_saves_is_named(
 
 
 def test_a_shard_that_is_not_whole_is_refused_and_named(
-    airlock: Start, shared_cache: Path, tmp_path: Path
+    airlock: Start, typed: Typed, shared_cache: Path, tmp_path: Path
 ) -> None:
-    finish(airlock("plan", "tiny"))  # makes the model, in case no test has needed it yet
+    typed("plan", "tiny")  # makes the model, in case no test has needed it yet
     model = shutil.copytree(next((shared_cache / "models").glob("tiny-*")), tmp_path / "model")
     shard = model / "model.safetensors"
     os.truncate(shard, shard.stat().st_size // 2)
     code, _, err = finish(airlock("run", "tiny", "--set", f"model.path={model}"))
     assert (code, f"rm {shard}" in err) == (4, True), err
     (tmp_path / "run.log").write_text(err)
-    told = json.loads(finish(airlock("doctor", "--json", "run.log"))[1])
+    told = json.loads(typed("doctor", "--json", "run.log")[1])
     assert (told["cause"], told["evidence"][0]["line"]) == ("weights-file-damaged", 1)

@@ -16,6 +16,7 @@ from rundir.status import read_status
 from tests.conftest import ROOT
 from tests.running import (
     Start,
+    Typed,
     assert_nothing_left,
     ended,
     events_of,
@@ -205,11 +206,11 @@ def test_output_is_shown_whole_as_it_comes(airlock: Start, tmp_path: Path) -> No
     ],
 )
 def test_what_a_script_cannot_be_started_with_is_said_before_anything_starts(
-    airlock: Start, environ: dict[str, str], tmp_path: Path, args: list[str], said: str
+    typed: Typed, environ: dict[str, str], tmp_path: Path, args: list[str], said: str
 ) -> None:
     script(tmp_path, "print('ran')\n", "ok.py")
     script(tmp_path, "print('ran')\nif x y:\n", "bad.py")
-    code, out, err = finish(airlock("run", *args, env={"CUDA_VISIBLE_DEVICES": ""}))
+    code, out, err = typed("run", *args, env={"CUDA_VISIBLE_DEVICES": ""})
     assert code in (2, 4), out
     assert said in err
     assert "Traceback" not in err
@@ -217,11 +218,11 @@ def test_what_a_script_cannot_be_started_with_is_said_before_anything_starts(
 
 
 def test_a_dry_run_shows_the_plain_torchrun_line_and_starts_nothing(
-    airlock: Start, tmp_path: Path
+    typed: Typed, tmp_path: Path
 ) -> None:
     path = script(tmp_path, "print('ran')\n", "my train.py")
     command = ("run", "--dry-run", "--max-restarts=1", "--num-gpus=3", path, "--lr", "a b")
-    code, out, _ = finish(airlock(*command))
+    code, out, _ = typed(*command)
     assert code == 0
     line = f"torchrun --standalone --nproc-per-node=3 --max-restarts=1 '{path}' --lr 'a b'"
     assert out.splitlines()[-1] == line

@@ -11,8 +11,8 @@ from launch.config.request import PLAN, RUN, Request
 from machine import typed
 from tests.conftest import ROOT
 from tests.running import (
-    Answered,
     Start,
+    Typed,
     assert_nothing_left,
     ended,
     here,
@@ -88,10 +88,10 @@ def test_a_repeated_command_has_all_words_but_those_that_a_variable_replaces(
     assert typed.again("tiny", {"NUM_GPUS": "64"}) == f"NUM_GPUS=64 {expected}"
 
 
-def test_ranks_that_cannot_be_are_answered_with_all_that_was_typed(answered: Answered) -> None:
+def test_ranks_that_cannot_be_are_answered_with_all_that_was_typed(typed: Typed) -> None:
     env = {"AIRLOCK_SCRIPT": str(ROOT / "start_single.sh"), "NUM_GPUS": "99"}
     args = ("run", "tiny", "--data", "my data.jsonl")
-    code, _, err = answered(*args, env=env | NO_GPU)
+    code, _, err = typed(*args, env=env | NO_GPU)
     assert code == 2
     again = f"NUM_GPUS=64 {here('start_single.sh')} tiny --data 'my data.jsonl'"
     assert again in err.replace("CUDA_VISIBLE_DEVICES='' ", "")
@@ -123,10 +123,10 @@ def test_the_kept_command_has_the_variables_and_its_torchrun_line_the_limit(
     "command", ["attach", "try", "pause", "stop", "track", "run tiny --resume"]
 )
 def test_the_folder_of_all_runs_is_listed_though_its_path_has_a_space(
-    answered: Answered, tmp_path: Path, command: str
+    typed: Typed, tmp_path: Path, command: str
 ) -> None:
     folder = tmp_path / "new user/runs"
-    _, _, err = answered(*command.split(), "nosuch", env={"AIRLOCK_RUNS_DIR": str(folder)})
+    _, _, err = typed(*command.split(), "nosuch", env={"AIRLOCK_RUNS_DIR": str(folder)})
     assert shlex.split(err.rpartition("ls ")[2], comments=True) == [str(folder)]
 
 

@@ -17,9 +17,7 @@ from launch.config.resolve import resolve
 from machine.gpus.devices import Gpu, Placement
 from machine.gpus.nvml import DriverState
 from tests import fake_nvml
-from tests.forked import run_module, typed
-
-__all__ = ["typed"]  # a fixture
+from tests.forked import run_module
 
 Row = dict[str, Any]
 ON_CPU = Placement("cpu", 2, "a test", ())

@@ -18,9 +18,8 @@ from launch.checks import preflight as checks
 from launch.checks.context import Context, error, fine, warning
 from launch.config.job import Job
 from rundir.finding import Finding
-from tests.forked import Typed
 from tests.launch.checks.conftest import Machine, context, in_namespace
-from tests.running import Start, finish
+from tests.running import Start, Typed, finish
 
 
 def job() -> Job:

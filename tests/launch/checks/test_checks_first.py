@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import fake_nvml
-from tests.forked import Typed
-from tests.running import Start, finish, here
+from tests.running import Start, Typed, finish, here
 
 HAS_GPU = Path("/proc/driver/nvidia/version").exists()
 on_cpu = pytest.mark.skipif(HAS_GPU, reason="this machine has a GPU")

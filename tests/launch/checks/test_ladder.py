@@ -20,8 +20,7 @@ import pytest
 
 from launch.checks.rungs import NAMES, RUNGS
 from tests.diagnosing import ROOT, clone, environment
-from tests.forked import Typed
-from tests.running import wait_for
+from tests.running import Typed, wait_for
 
 _STAND_IN = """
 import os, sys, time

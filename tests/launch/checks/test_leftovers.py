@@ -19,9 +19,8 @@ from machine.processes.runs import all_runs, processes_of
 from rundir.events import EventWriter
 from rundir.paths import RunDir
 from rundir.status import RankStatus, Status, write_status
-from tests.forked import Typed
 from tests.launch.checks.conftest import Machine, Row
-from tests.running import ENDLESS, Start, ended, finish, training, wait_for
+from tests.running import ENDLESS, Start, Typed, ended, finish, training, wait_for
 from tests.running import processes_of as of_run
 from tests.scripts import script
 

@@ -10,8 +10,8 @@ from launch.checks.packages import check_packages, check_tracking
 from launch.track.services import services_in
 from rundir.errors import UserError
 from rundir.finding import Finding
-from tests.forked import Typed
 from tests.launch.checks.conftest import context
+from tests.running import Typed
 
 
 def found(report_to: str, **environ: str) -> list[Finding]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.launch.clean.old_things import entry_of, live, run_of
-from tests.running import Answered
+from tests.running import Typed
 
 Clean = Callable[..., dict[str, Any]]
 ENTRY = "0123456789abcdef01234567"
@@ -24,12 +24,12 @@ def runs(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def clean(answered: Answered, tmp_path: Path) -> Clean:
+def clean(typed: Typed, tmp_path: Path) -> Clean:
     """Carry out `airlock clean ARGS --json` on the test's own runs and cache."""
 
     def carry_out(*args: str) -> dict[str, Any]:
         env = {"AIRLOCK_CACHE_DIR": str(tmp_path / "cache")}
-        code, out, err = answered("clean", *args, "--json", env=env)
+        code, out, err = typed("clean", *args, "--json", env=env)
         assert code == 0, err
         report: dict[str, Any] = json.loads(out)
         return report
@@ -47,11 +47,11 @@ def why(report: dict[str, Any], name: str) -> str:
 
 
 def test_without_yes_it_shows_sizes_and_the_command_and_removes_nothing(
-    answered: Answered, runs: Path
+    typed: Typed, runs: Path
 ) -> None:
     for number in range(2):
         run_of(runs, f"20260901-10000{number}-tiny-000{number}", days=40)
-    code, out, _ = answered("clean", "--older-than", "20d")
+    code, out, _ = typed("clean", "--older-than", "20d")
     assert code == 0
     assert "20260901-100000-tiny-0000  (tiny, done)" in out
     assert "0.3 MiB" in out
@@ -221,9 +221,7 @@ def test_of_an_inbox_the_runs_of_jobs_that_go_on_stay(clean: Clean, tmp_path: Pa
         (("--keep", "-1"), "-1 is not in the range"),
     ],
 )
-def test_what_cannot_be_meant_is_said(
-    answered: Answered, words: tuple[str, ...], said: str
-) -> None:
-    code, _, err = answered("clean", *words)
+def test_what_cannot_be_meant_is_said(typed: Typed, words: tuple[str, ...], said: str) -> None:
+    code, _, err = typed("clean", *words)
     assert code == 2
     assert said in err

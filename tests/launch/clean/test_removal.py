@@ -19,7 +19,7 @@ from rundir.paths import RunDir
 from rundir.seal import use_sealed
 from tests.conftest import ROOT
 from tests.launch.clean.old_things import entry_of, run_of
-from tests.running import SHORT, Answered, Start, ended, finish, run_folder
+from tests.running import SHORT, Start, Typed, ended, finish, run_folder
 
 ALL = ("clean", "--older-than", "0s", "--yes")
 
@@ -98,23 +98,23 @@ def test_data_that_a_run_begins_to_use_meanwhile_are_put_back(tmp_path: Path) ->
 
 
 def test_a_file_that_cannot_be_removed_is_named_and_the_rest_goes(
-    answered: Answered, tmp_path: Path
+    typed: Typed, tmp_path: Path
 ) -> None:
     runs = tmp_path / "runs"
     stuck, gone, _ = (
         run_of(runs, f"20260901-10000{number}-tiny-000{number}", days=40) for number in range(3)
     )
     with _mounted_in(stuck.path):
-        code, out, err = answered(*ALL)
+        code, out, err = typed(*ALL)
         (trash,) = runs.glob(".airlock-trash.*")
         assert code == 4
         assert f"{stuck.path} could not be removed: {trash}/mounted: Device or resource busy" in err
         assert [path.name for path in trash.iterdir()] == ["mounted"]
         assert not gone.path.exists()
         assert "removed: 2 things" in out
-        report = json.loads(answered("clean", "--json")[1])
+        report = json.loads(typed("clean", "--json")[1])
         assert report["could_be_removed"][0]["kind"] == "left over"
-    assert answered(*ALL)[0] == 0
+    assert typed(*ALL)[0] == 0
     assert not trash.exists()
 
 
@@ -133,13 +133,13 @@ def _mounted_in(run: Path) -> Iterator[None]:
         subprocess.run(["umount", "--lazy", str(at)], check=True)
 
 
-def test_a_full_disk_is_no_reason_not_to_clean(answered: Answered, small_disk: Path) -> None:
+def test_a_full_disk_is_no_reason_not_to_clean(typed: Typed, small_disk: Path) -> None:
     for number in range(2):
         run_of(small_disk, f"20260901-10000{number}-tiny-000{number}", days=40)
     with contextlib.suppress(OSError):
         (small_disk / "filler").write_bytes(bytes(shutil.disk_usage(small_disk).free))
     assert shutil.disk_usage(small_disk).free == 0
-    code, _, err = answered(*ALL, env={"AIRLOCK_RUNS_DIR": str(small_disk)})
+    code, _, err = typed(*ALL, env={"AIRLOCK_RUNS_DIR": str(small_disk)})
     assert code == 0, err
     assert shutil.disk_usage(small_disk).free > 300 * 1024
 

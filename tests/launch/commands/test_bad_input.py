@@ -9,8 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.launch.commands.conftest import Typed
-from tests.running import Start, finish
+from tests.running import Start, Typed, finish
 
 HAS_GPU = Path("/proc/driver/nvidia/version").exists()
 

@@ -14,9 +14,8 @@ import pytest
 
 from rundir.config_file import read_config
 from rundir.paths import ROOT
-from tests.launch.commands.conftest import Typed
 from tests.launch.run_folders import trained_run
-from tests.running import here
+from tests.running import Typed, here
 
 RUN = "20261120-221500-tiny-3f2a"
 ANSWERS = {

@@ -14,7 +14,7 @@ from launch.config.script_request import read_script
 from machine.gpus.devices import Placement
 from rundir.paths import create_run, find_run
 from tests.conftest import ROOT
-from tests.running import Answered, here
+from tests.running import Typed, here
 
 
 @pytest.fixture
@@ -55,18 +55,18 @@ def test_a_profile_can_be_a_file_and_its_data_lie_beside_it(
     ],
 )
 def test_a_word_that_is_no_profile_is_answered_with_those_that_may_be_meant(
-    answered: Answered, word: str, expected: list[str]
+    typed: Typed, word: str, expected: list[str]
 ) -> None:
-    code, _, err = answered("run", word, "--data", "a b")
+    code, _, err = typed("run", word, "--data", "a b")
     assert code == 2
     assert ("there is no file " in err) == (word == "none.toml")
     assert [do.partition("   #")[0].strip() for do in err.split("\n  → ")[1:]] == expected
 
 
 def test_the_name_of_a_run_is_in_its_folders_name_and_in_what_is_repeated(
-    answered: Answered, own: Path
+    typed: Typed, own: Path
 ) -> None:
-    code, _, err = answered("run", str(own), "--name", "a/b")
+    code, _, err = typed("run", str(own), "--name", "a/b")
     assert code == 2
     assert f"→ ./start.sh '{own}' --name a-b" in err
     assert Request(profile="tiny", name="x").command("./start.sh", {}).endswith("tiny --name x")
@@ -108,7 +108,7 @@ def test_the_banner_shows_the_batch_as_a_product(
 
 
 def test_a_scripts_run_is_not_resumed_and_what_is_advised_is_what_was_typed(
-    answered: Answered,
+    typed: Typed,
     environ: dict[str, str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -121,7 +121,7 @@ def test_a_scripts_run_is_not_resumed_and_what_is_advised_is_what_was_typed(
     monkeypatch.setattr("sys.argv", [launch, "run", "--num-gpus", "1", *script])
     request = Request(profile="", num_gpus=1, script=read_script("job.py", script[1:], ()))
     make_folder(make_job(request, environ), environ)
-    code, _, err = answered("run", "tiny", "--resume", "latest")
+    code, _, err = typed("run", "tiny", "--resume", "latest")
     assert code == 2
     assert f"is of the script {tmp_path}/job.py" in err
     assert f"→ {here('start.sh')} --num-gpus 1 job.py --lr 1" in err

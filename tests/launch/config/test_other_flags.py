@@ -13,7 +13,7 @@ from launch.commands import cli
 from launch.config.flag_table import unread_variables
 from launch.config.resolve import resolve
 from rundir.paths import ROOT
-from tests.running import Answered, Start, finish
+from tests.running import Start, Typed, finish
 
 # What is typed after `./start.sh`, and what the answer says to type instead.
 COMMANDS = {
@@ -85,9 +85,9 @@ def test_a_command_line_of_another_launcher_is_answered_as_a_whole(
 
 
 def test_what_shards_the_model_is_left_out_and_what_there_is_instead_is_said(
-    answered: Answered,
+    typed: Typed,
 ) -> None:
-    _, _, err = answered("run", "tiny", "--deepspeed", "ds.json")
+    _, _, err = typed("run", "tiny", "--deepspeed", "ds.json")
     assert "--deepspeed is left out" in err
     assert "Airlock trains with DDP" in err
     assert "train.shard_optimizer=true" in err
@@ -98,28 +98,28 @@ def test_what_shards_the_model_is_left_out_and_what_there_is_instead_is_said(
     [(("tiny", "--nonsense"), "'--nonsense'"), (("--num-gpus", "x"), "'x' is not a valid integer")],
 )
 def test_what_is_like_nothing_is_answered_with_the_help(
-    answered: Answered, args: tuple[str, ...], words: str
+    typed: Typed, args: tuple[str, ...], words: str
 ) -> None:
-    code, _, err = answered("run", *args)
+    code, _, err = typed("run", *args)
     assert code == 2
     assert words in err
     assert err.splitlines()[1].startswith("  → ./start.sh --help ")
 
 
 def test_one_process_answers_them_too_and_more_ranks_with_the_launcher(
-    plain: Start, answered: Answered
+    plain: Start, typed: Typed
 ) -> None:
     code, _, err = finish(plain("tiny", "--max_samples", "20", "--seed=3"))
     assert code == 2
     program = shlex.quote(f"{ROOT}/airlock")
     expected = f"{program} run tiny --plain --set data.max_samples=20 --set train.seed=3"
     assert err.splitlines()[1] == f"  → {expected}"
-    _, _, err = answered("run", "tiny", "--plain", "--nproc_per_node", "8")
+    _, _, err = typed("run", "tiny", "--plain", "--nproc_per_node", "8")
     assert err.splitlines()[1] == "  → ./start.sh tiny --num-gpus 8"
 
 
-def test_a_plan_answers_them_and_leaves_out_what_it_has_not(answered: Answered) -> None:
-    code, _, err = answered("plan", "32b", "--batch_size", "2", "--run_name", "a")
+def test_a_plan_answers_them_and_leaves_out_what_it_has_not(typed: Typed) -> None:
+    code, _, err = typed("plan", "32b", "--batch_size", "2", "--run_name", "a")
     assert code == 2
     assert shlex.split(err.split("→ ")[1], comments=True) == [
         *("./airlock", "plan", "32b"),
@@ -127,9 +127,9 @@ def test_a_plan_answers_them_and_leaves_out_what_it_has_not(answered: Answered) 
     ]
 
 
-def test_flags_after_a_script_are_the_scripts(answered: Answered, tmp_path: Path) -> None:
+def test_flags_after_a_script_are_the_scripts(typed: Typed, tmp_path: Path) -> None:
     (tmp_path / "a.py").touch()
-    code, out, err = answered("run", "--dry-run", "a.py", "--max_samples", "3")
+    code, out, err = typed("run", "--dry-run", "a.py", "--max_samples", "3")
     assert code == 0, err
     assert "a.py --max_samples 3" in out
 

@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 
 from rundir.paths import RunDir
-from tests.forked import Typed, typed
 from tests.hub_server import Hub, Model, serving
 from tests.launch.run_folders import trained_run
-
-__all__ = ["typed"]  # a fixture
+from tests.running import Typed
 
 REPO, TOKEN = "ann/tiny", "hf_writer"
 WEIGHTS = b"weights" * 1000

@@ -14,10 +14,7 @@ import pytest
 
 from rundir.units import GIB
 from tests.conftest import HAS_GPU
-from tests.forked import Typed, typed
-from tests.running import Start, ended, hooked, wait_for
-
-__all__ = ["typed"]  # a fixture
+from tests.running import Start, Typed, ended, hooked, wait_for
 
 H100 = ("--gpu", "H100-80G", "--num-gpus", "8")
 

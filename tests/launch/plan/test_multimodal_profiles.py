@@ -10,8 +10,8 @@ import pytest
 
 from rundir.units import GIB
 from tests.conftest import ROOT
-from tests.forked import Typed, typed
 from tests.launch.plan.test_command import cache, plan_of
+from tests.running import Typed
 
 __all__ = ["cache", "typed"]  # fixtures
 # What each trains: the text model and its head, without towers.

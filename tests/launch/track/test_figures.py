@@ -14,7 +14,7 @@ from launch.track.tracking_process import track_once
 from rundir.errors import UserError
 from rundir.events import read_events
 from tests.launch.track.runs import HOST, MadeRun
-from tests.running import Answered, python
+from tests.running import Typed, python
 from tests.tensorboard_files import records, scalars
 
 
@@ -135,9 +135,9 @@ def test_tracking_again_replaces_what_was_there(made: MadeRun) -> None:
     assert len(scalars(made.run.tensorboard)["train/loss"]) == 4  # fails unless it is one file
 
 
-def test_by_hand_it_takes_one_command(made: MadeRun, answered: Answered) -> None:
+def test_by_hand_it_takes_one_command(made: MadeRun, typed: Typed) -> None:
     made.steps(1, 2)
-    code, out, err = answered("track", str(made.run.path))
+    code, out, err = typed("track", str(made.run.path))
     assert (code, err) == (0, "")
     assert f"tensorboard --logdir {shlex.quote(str(made.run.tensorboard))}" in out
     assert len(scalars(made.run.tensorboard)["train/loss"]) == 2
@@ -145,7 +145,7 @@ def test_by_hand_it_takes_one_command(made: MadeRun, answered: Answered) -> None
         (("nowhere",), "no run 'nowhere'"),
         ((str(made.run.path), "--to", "clouds"), "--to wandb"),
     ):
-        code, _, err = answered("track", *args)
+        code, _, err = typed("track", *args)
         assert code == 2
         assert said in err
 
