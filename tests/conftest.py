@@ -207,7 +207,7 @@ def to_its_end(airlock: Start, typed: Typed, environ: dict[str, str], tmp_path: 
             meanwhile(process)
             code, out, err = finish(process, timeout_s=120)
         assert_nothing_left(run_folder(environ))
-        told = answered("doctor", "--json")
+        told = typed("doctor", "--json")
         assert (told[0], told[2]) == (0, ""), err
         return End(code, out, json.loads(told[1]), tmp_path)
 

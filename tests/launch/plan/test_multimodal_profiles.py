@@ -13,7 +13,7 @@ from tests.conftest import ROOT
 from tests.launch.plan.test_command import cache, plan_of
 from tests.running import Typed
 
-__all__ = ["cache", "typed"]  # fixtures
+__all__ = ["cache"]  # fixtures
 # What each trains: the text model and its head, without towers.
 NUM_PARAMETERS = {
     "24b-mistral": 23_572_403_200,
