@@ -18,6 +18,7 @@ class Page {
   constructor(root) {
     this.root = root;
     this.at = 0; // the place of the step that is shown
+    this.followed = Infinity; // that step; without end: the last one, whichever it is
     this.base = FIRST;
     this.filter = "";
     this.search = "";
@@ -67,8 +68,9 @@ class Page {
     }
     this.base = FIRST;
     this.other = null;
+    this.followed = Infinity;
     await this.answers.refresh();
-    this.at = this.answers.steps.length - 1;
+    this.at = this.answers.placeOf(this.followed);
     setHidden(this.part("empty"), true);
     setHidden(this.part("body"), false);
     this.showFrame();
@@ -78,11 +80,9 @@ class Page {
   // New snapshots have come, maybe: whoever looked at the last one sees the new last one.
   async refresh() {
     if (!this.answers) return this.start();
-    const step = this.step;
-    const wasLast = this.at === this.answers.steps.length - 1;
     await this.answers.refresh();
     if (this.other) await this.other.refresh();
-    this.at = wasLast ? this.answers.steps.length - 1 : this.answers.placeOf(step);
+    this.at = this.answers.placeOf(this.followed);
     this.showFrame();
     return this.show();
   }
@@ -119,6 +119,7 @@ class Page {
     const to = Math.min(this.answers.steps.length - 1, Math.max(0, place));
     if (to === this.at) return;
     this.at = to;
+    this.followed = to === this.answers.steps.length - 1 ? Infinity : this.step;
     this.show();
   }
 
