@@ -27,7 +27,7 @@ class Attempt:
     started_t: float  # unix seconds
     resumed: str = ""  # the run folder that it goes on from
     resumed_step: int = 0
-    process: dict[str, Any] | None = None  # pid, start_ticks, boot_id (inbox/process.py)
+    process: dict[str, Any] | None = None  # pid, start_ticks, boot_id (recorded_process.py)
     asked: str = ""  # stop or skip, written before its process is told
     ended_t: float | None = None
     exit_code: int | None = None
