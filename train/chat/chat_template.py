@@ -7,6 +7,7 @@ import re
 import secrets
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from rundir.errors import UserError
@@ -14,7 +15,8 @@ from rundir.exit_codes import ExitCode
 from train.chat.messages import Message, with_all_names
 
 _MARKS = re.compile(r"\{%-?\s*generation\b")
-_SECRET = secrets.token_hex(4)
+_SECRET = secrets.token_hex(8)  # no data contain it, and nobody can write data that do
+_BEGIN, _END = f"\ufdd0{_SECRET}\ufdd1", f"\ufdd1{_SECRET}\ufdd0"
 _WORDS = re.compile(rf"qz\d+x{_SECRET}zq")
 CALLS = "calls"  # stands for the role of an answer that consists of calls only
 
@@ -38,10 +40,7 @@ class ChatTemplate:
         """
         self._source, self._given = source, {**tokens, **(options or {})}
         self.has_marks = bool(_MARKS.search(source))
-        # No data contain this, and nobody can write data that do.
-        secret = secrets.token_hex(8)
-        self._begin, self._end = f"\ufdd0{secret}\ufdd1", f"\ufdd1{secret}\ufdd0"
-        self._template = _compiled(source, self._begin, self._end)
+        self._template = _compiled(source)
         self._tried: dict[str, bool | None] = {}
         self._needs_parts = self._reads_only_parts()
 
@@ -122,8 +121,8 @@ class ChatTemplate:
         parts: list[str] = []
         marked: list[tuple[int, int]] = []
         length = 0
-        for i, piece in enumerate(text.split(self._begin)):
-            inside, end, after = piece.partition(self._end) if i else ("", "", piece)
+        for i, piece in enumerate(text.split(_BEGIN)):
+            inside, end, after = piece.partition(_END) if i else ("", "", piece)
             if end:
                 marked.append((length, length + len(inside)))
             parts += [inside, after]
@@ -211,7 +210,8 @@ def _tojson(
     )
 
 
-def _compiled(source: str, begin: str, end: str) -> Any:
+@lru_cache(maxsize=64)
+def _compiled(source: str) -> Any:
     """Compile the template with the settings and helpers that chat templates are written for."""
     from jinja2 import TemplateError, nodes
     from jinja2.ext import Extension, loopcontrols
@@ -228,7 +228,7 @@ def _compiled(source: str, begin: str, end: str) -> Any:
             return nodes.CallBlock(self.call_method("_marked"), [], [], body).set_lineno(line)
 
         def _marked(self, caller: Any) -> str:
-            return f"{begin}{caller()}{end}"
+            return f"{_BEGIN}{caller()}{_END}"
 
     def raise_exception(message: str) -> None:
         raise TemplateError(message)

@@ -23,6 +23,8 @@ from rundir.paths import create_run
 from rundir.prepared import PreparedData, read_prepared
 from train.data.dataset import SampleFile
 from train.data.path_samples import prepare_file
+from train.files import served as served_module
+from train.files.served import served
 from train.model.make_checkpoint import byte_tokenizer
 
 
@@ -49,6 +51,14 @@ def model(saved_tokenizer: Path, tmp_path: Path) -> Path:
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("AIRLOCK_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache" / "data"
+
+
+@pytest.fixture
+def asked(model: Path, cache: Path, environ: dict[str, str]) -> dict[str, str]:
+    """Return the environment of programs that need not ask how the model's class tokenises."""
+    served_module._answer.cache_clear()
+    assert not served(model).problem  # asked here, where transformers is loaded
+    return environ | {"AIRLOCK_CACHE_DIR": str(cache.parent)}
 
 
 @pytest.fixture
@@ -254,11 +264,11 @@ def test_a_model_without_a_fast_tokenizer_is_answered_with_how_to_make_one(
 def test_the_program_prepares_a_run_or_says_in_two_lines_why_not(
     file: Path,
     model: Path,
-    environ: dict[str, str],
+    asked: dict[str, str],
     broken: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("AIRLOCK_RUNS_DIR", environ["AIRLOCK_RUNS_DIR"])
+    monkeypatch.setenv("AIRLOCK_RUNS_DIR", asked["AIRLOCK_RUNS_DIR"])
     run, plain = create_run("tiny"), RunConfig(profile="tiny")
     file.write_text("{" if broken else rows(*PAIRS), encoding="utf-8")
     data = replace(plain.data, path=str(file), eval_path=str(file), max_samples=2)
@@ -274,7 +284,7 @@ def test_the_program_prepares_a_run_or_says_in_two_lines_why_not(
             str(run.path),
             str(model),
         ],
-        env=environ,
+        env=asked,
         capture_output=True,
         text=True,
         check=False,

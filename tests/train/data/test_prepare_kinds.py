@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from rundir.errors import UserError
 from rundir.paths import RunDir
-from tests.train.data.test_prepare_data import cache, file, model, saved_tokenizer
+from tests.train.data.test_prepare_data import asked, cache, file, model, saved_tokenizer
 from train.batches.batch import IGNORE, collate
 from train.chat.bad_row import BadRowError
 from train.data.cache import cached
@@ -25,7 +25,7 @@ from train.data.path_samples import load_text_tools, prepare_path
 from train.data.samples import Recipe
 from train.data.sources import find_sources
 
-__all__ = ["cache", "file", "model", "saved_tokenizer"]  # their fixtures
+__all__ = ["asked", "cache", "file", "model", "saved_tokenizer"]  # their fixtures
 
 # The byte tokenizer's chat template writes <|user|>…<|assistant|>…<|end|>.
 TURNS = [
@@ -242,10 +242,10 @@ def test_rows_that_are_there_twice_are_counted(
 
 
 def test_all_cores_make_the_same_file_as_one_process(
-    file: Path, model: Path, cache: Path, environ: dict[str, str]
+    file: Path, model: Path, asked: dict[str, str], tmp_path: Path
 ) -> None:
     program = """
-import os, sys
+import sys
 from pathlib import Path
 from train.data import cache as data_cache
 from train.data.formats import text_format
@@ -254,24 +254,25 @@ from train.data.samples import Recipe
 data_cache._SMALL_BYTES, text_format.BLOCK_ROWS = 0, 100
 recipe = Recipe(max_seq_length=20, eval_fraction=0.1, max_samples=1450)
 for processes in (3, 1):  # it forks before it has threads
-    os.environ["AIRLOCK_CACHE_DIR"] = sys.argv[3] + str(processes)
     data_cache.num_processes = lambda: processes
-    print(prepare_path(Path(sys.argv[1]), Path(sys.argv[2]), recipe)[0].path)
+    made = Path(prepare_path(Path(sys.argv[1]), Path(sys.argv[2]), recipe)[0].path)
+    made.parent.rename(Path(sys.argv[3]) / str(processes))  # so that it is made again
 """
     write(
         file, *({"prompt": "p" * (i % 23), "response": f"r{i}"} for i in range(1, 1600) if i % 23)
     )
     done = subprocess.run(
-        [sys.executable, "-P", "-W", "error", "-c", program, str(file), str(model), str(cache)],
-        env=environ,
+        [sys.executable, "-P", "-W", "error", "-c", program, str(file), str(model), str(tmp_path)],
+        env=asked,
         capture_output=True,
         text=True,
         check=True,
     )
     assert all(line.startswith("data: ") for line in done.stderr.splitlines())  # its progress
-    folders = [Path(line).parent for line in done.stdout.split() if line.endswith("samples.arrow")]
-    contents = [{path.name: path.read_bytes() for path in folder.iterdir()} for folder in folders]
-    assert len(contents) == 2
+    contents = [
+        {path.name: path.read_bytes() for path in (tmp_path / processes).iterdir()}
+        for processes in ("1", "3")
+    ]
     assert contents[0].keys() == {
         "samples.arrow",
         "held_out.arrow",

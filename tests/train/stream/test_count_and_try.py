@@ -20,11 +20,11 @@ from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir, create_run
 from rundir.prepared import read_prepared
-from tests.train.data.test_prepare_data import cache, file, model, rows, saved_tokenizer
+from tests.train.data.test_prepare_data import asked, cache, file, model, rows, saved_tokenizer
 from train.prepare import prepare
 from train.stream.pieces import Pieces
 
-__all__ = ["cache", "file", "model", "saved_tokenizer"]  # their fixtures
+__all__ = ["asked", "cache", "file", "model", "saved_tokenizer"]  # their fixtures
 
 GOOD = [(f"p{i}", "r" * (i % 9 + 1)) for i in range(1000)]
 
@@ -42,7 +42,7 @@ def configured(run: RunDir, path: Path, **data: Any) -> None:
 
 
 def test_rows_are_counted_and_shown_and_only_held_out_data_are_tokenised(
-    file: Path, model: Path, run: RunDir, cache: Path, environ: dict[str, str]
+    file: Path, model: Path, run: RunDir, cache: Path, asked: dict[str, str]
 ) -> None:
     file.write_text(rows(*GOOD), encoding="utf-8")
     held_out = file.with_name("held_out.jsonl")
@@ -59,7 +59,7 @@ def test_rows_are_counted_and_shown_and_only_held_out_data_are_tokenised(
             str(run.path),
             str(model),
         ],
-        env=environ | {"AIRLOCK_CACHE_DIR": str(cache.parent)},
+        env=asked,
         capture_output=True,
         text=True,
         check=False,
