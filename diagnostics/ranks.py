@@ -38,7 +38,8 @@ def main(findings: Findings, request: Request, timeout_s: float, *, as_given: bo
         findings.finish()
     batch = _SAMPLES_PER_RANK * num_ranks
     short = {} if as_given else smaller(config, batch_size=batch, num_steps=_NUM_STEPS)
-    command, args = request.command(RUN, short), request.arguments(RUN, short)
+    options = {"num_gpus": num_ranks} if as_given else {}
+    command, args = request.command(RUN, short, **options), request.arguments(RUN, short, **options)
     with short_run(args, timeout_s, findings.note_memory) as ran:
         findings.add(judge_end(ran, command))
         if findings.all_ok and not as_given:
