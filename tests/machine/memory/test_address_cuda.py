@@ -24,6 +24,7 @@ from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.units import GIB
 from tests import fake_cuda
+from tests.conftest import ROOT
 from tests.running import python
 
 ON_GPU = predict([], "2", [80 * GIB])
@@ -123,7 +124,8 @@ def test_a_ulimit_that_cuda_does_not_start_with_is_refused(env: dict[str, str]) 
         "except UserError as error: print(error, error.do)"
     )
     limited = ("sh", "-c", f'ulimit -S -v {300 << 20}; exec "$0" "$@"')
-    text = python(program, env=env | {"CUDA_INIT_GIB": "500"}, within=limited)
+    own = env | {"CUDA_INIT_GIB": "500", "PYTHONPATH": str(ROOT)}
+    text = python(program, env=own, within=limited)
     assert "ulimit -v: no rank starts with 300.00 GiB" in text
     named = re.search(r"ulimit -v (\d+), or more", text)
     assert named is not None
