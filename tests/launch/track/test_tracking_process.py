@@ -173,7 +173,8 @@ def test_a_service_that_cannot_be_had_holds_up_neither_files_nor_training(
     beside.made.steps(1, 2)
     beside.look()
     beside.tracking.end(Signals())
-    failure, what_to_do = beside.lines
+    lines = [line for line in beside.lines if not line.startswith("airlock: waiting for ")]
+    failure, what_to_do = lines  # on a busy machine it says that it waits
     assert failure == "airlock: trackio: no trackio here; the training goes on without it"
     assert what_to_do.startswith(f"  → ./airlock track {beside.run.run_id} --to trackio ")
     assert len(scalars(beside.run.tensorboard)["train/loss"]) == 2
