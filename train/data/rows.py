@@ -17,7 +17,7 @@ from train.chat.messages import (
     read_messages,
 )
 from train.data.columns import Columns, is_wanted, more_of, refuse_compared
-from train.data.formats.lines import LONGEST_ROW_BYTES, TOO_LONG
+from train.data.formats.file_lines import LONGEST_ROW_BYTES, TOO_LONG
 
 Segments = list[tuple[str, bool]]  # texts, and whether they have loss
 Example = str | Segments | ChatExample

@@ -12,9 +12,9 @@ from typing import Any
 
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
+from train.data.formats.file_lines import BYTE_ORDER_MARK, LONGEST_ROW_BYTES
 from train.data.formats.json_rows import JSONL
 from train.data.formats.known import FORMATS, NEEDED, ending_of, format_named, format_of
-from train.data.formats.lines import BYTE_ORDER_MARK, LONGEST_ROW_BYTES
 from train.data.formats.source import COMPRESSION_MAGICS, Compression, Source, wrong
 
 _LOOKED_AT_BYTES = 65536

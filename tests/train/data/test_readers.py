@@ -15,10 +15,10 @@ import pytest
 
 from rundir.errors import UserError
 from train.chat.bad_row import BadRowError
-from train.data.formats import batch_format, lines, text_format
+from train.data.formats import batch_format, file_lines, text_format
+from train.data.formats.file_lines import TOO_LONG
 from train.data.formats.json_reader import elements
 from train.data.formats.known import read_blocks
-from train.data.formats.lines import TOO_LONG
 from train.data.formats.source import Source
 from train.data.rows import parsed
 from train.data.sources import find_sources
@@ -193,7 +193,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str, content: bytes, says
     (tmp_path / name).write_bytes(content)
     if name == "a.csv":
         csv.field_size_limit(3)
-        (tmp_path / name).write_bytes(b"a\n" + b"x" * (lines.LONGEST_ROW_BYTES + 9))
+        (tmp_path / name).write_bytes(b"a\n" + b"x" * (file_lines.LONGEST_ROW_BYTES + 9))
     with pytest.raises(UserError, match=says) as raised:
         read(tmp_path / name)
     assert str(tmp_path / name) in str(raised.value)
@@ -284,7 +284,7 @@ def test_an_array_is_the_same_however_it_is_cut(chunk: int) -> None:
 def test_a_line_without_an_end_is_not_read_into_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lines, "LONGEST_ROW_BYTES", 100)
+    monkeypatch.setattr(file_lines, "LONGEST_ROW_BYTES", 100)
     (tmp_path / "a.txt").write_text("x" * 1000 + "\nshort\n" + "y" * 1000)
     (source,) = find_sources(tmp_path / "a.txt")
     (block,) = read_blocks(source)

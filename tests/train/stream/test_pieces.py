@@ -15,10 +15,10 @@ import pytest
 from rundir.errors import UserError
 from tests.train.data.test_readers import FORMATS, PACKED, ROWS, write
 from train.data.columns import Columns
-from train.data.formats import lines
+from train.data.formats import file_lines
+from train.data.formats.file_lines import TOO_LONG
 from train.data.formats.format import Numbered
 from train.data.formats.known import read_blocks
-from train.data.formats.lines import TOO_LONG
 from train.data.sources import find_sources
 from train.stream.piece_reader import PieceReader
 from train.stream.pieces import PIECE, Pieces, StreamFile, scan, scan_all
@@ -96,7 +96,7 @@ def test_a_reader_goes_on_with_any_later_pieces(tmp_path: Path, kind: str) -> No
 def test_blank_lines_marks_quoted_line_ends_and_endless_lines_are_as_in_a_whole_reading(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lines, "LONGEST_ROW_BYTES", 100)
+    monkeypatch.setattr(file_lines, "LONGEST_ROW_BYTES", 100)
     (tmp_path / "a.jsonl").write_text('\ufeff\n{"a": 1}\n \n\n{"a": 2}\n' + '{"b": 1}\n\n' * 5)
     (tmp_path / "c.csv").write_text('\ufeffa,b\n"1\n2",1\n\n3,4\n5\n' + '"\n\n",2\n' * 5)
     (tmp_path / "d.txt").write_text("\none\n" + "x" * 1000 + "\n  \ntwo\r\n" + "y" * 1000)

@@ -16,7 +16,7 @@ from typing import Any
 from rundir.errors import UserError
 from train.chat.column_names import ROW_NAMES
 from train.chat.messages import is_message
-from train.data.formats.lines import LONGEST_ROW_BYTES, decoded
+from train.data.formats.file_lines import LONGEST_ROW_BYTES, decoded
 from train.data.formats.source import Source, wrong
 from train.data.formats.text_format import TextRow
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from train.data.formats.file_lines import filled_lines
 from train.data.formats.format import Format
 from train.data.formats.json_reader import elements, is_a_row_a_line
-from train.data.formats.lines import filled_lines
 from train.data.formats.source import Source
 from train.data.formats.text_format import TextFormat, TextRow
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from train.chat.bad_row import BadRowError
+from train.data.formats.file_lines import LONGEST_ROW_BYTES, decoded, numbered
 from train.data.formats.format import Raw
-from train.data.formats.lines import LONGEST_ROW_BYTES, decoded, numbered
 from train.data.formats.source import Source, wrong
 from train.data.formats.text_format import TextFormat, TextRow
 
