@@ -74,6 +74,8 @@ def test_adapters_that_are_merged_or_loaded_by_peft_alone_compute_the_same(
     loaded: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "base", dtype=torch.float32)
     again = logits(PeftModel.from_pretrained(loaded, tmp_path / "adapter"))
     assert (again - expected).abs().max() < 0.02 * expected.abs().max()  # the base is bfloat16
+    if "zamba" in kind:  # whose scan makes more of float32's rounding on some processors
+        expected = logits(model.double())
     assert (logits(merged(model)) - expected).abs().max() < 1e-5 * expected.abs().max()
 
 
