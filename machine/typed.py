@@ -153,7 +153,7 @@ def again(
     one that a user has typed, the command is that which trains `profile`.
     """
     changes = changes or {}
-    command = typed(profile, environ)
+    command = typed(instead_of or profile, environ)
     command = command.without(*(_OPTION_OF[name] for name in changes if name in _OPTION_OF))
     command = command.for_profile(profile, instead_of) if instead_of else command
     kept = {name: value for name, value in command.variables.items() if name not in changes}

@@ -32,7 +32,7 @@ from train.data.path_samples import left_out
 from train.data.samples import Counts, recipes
 from train.stream.piece_reader import PieceReader
 from train.stream.pieces import Pieces
-from train.stream.step_share import Share, StreamRows, joined, order_of, shares
+from train.stream.step_share import Share, StreamRows, joined, order_of, sample_of, shares
 
 _NUM_AHEAD = 4  # steps
 _TOLD_AGAIN = 10  # times as many rows left out as at the last report
@@ -143,7 +143,7 @@ class StreamedSamples:
         share = joined(self._ranks.exchange(replace(own, bad=())))
         if share.error is not None:
             raise share.error
-        self._samples = [sample for _, sample in share.samples]
+        self._samples = [sample_of(ids, ranges) for _, ids, ranges in share.samples]
         self._count(share.counts)
         return range(len(self._samples))
 

@@ -24,11 +24,10 @@ from tests.train.step.test_loop import BATCH, configured
 from tests.train.stream.test_stream import new_run, open_stream, row, streamed
 from train.batches.batch import IGNORE
 from train.batches.feed import Feed
-from train.data.dataset import Sample
 from train.data.samples import Counts
 from train.files.served import file_tokenizer
 from train.model.make_checkpoint import make_checkpoint
-from train.stream.step_share import Share, joined
+from train.stream.step_share import Share, joined, sample_of
 from train.stream.streamed_samples import Ahead, StreamedSamples
 
 
@@ -146,22 +145,24 @@ def test_rows_get_the_ids_of_the_models_class_which_is_the_same_on_all_nodes(alo
 
 
 def test_what_ranks_tell_each_other_is_joined_in_the_order_of_the_step() -> None:
-    def sample(*ids: int) -> Sample:
-        return np.array(ids, np.int32), np.array([[1, 2], [3, len(ids)]], np.int32)
+    def at(place: int, *ids: int) -> tuple[int, bytes, bytes]:
+        ranges = np.array([[1, 2], [3, len(ids)]], np.int32)
+        return place, np.array(ids, np.int32).tobytes(), ranges.tobytes()
 
     first = Share(
-        samples=[(0, sample(1, 2, 3, 4)), (2, sample(9, 8, 7, 6, 5))],
+        samples=[at(0, 1, 2, 3, 4), at(2, 9, 8, 7, 6, 5)],
         counts=Counts(num_rows=3, num_bad=1),
     )
-    second = Share(samples=[(1, sample(5, 5, 5, 5))], counts=Counts(num_rows=1, num_too_long=2))
+    second = Share(samples=[at(1, 5, 5, 5, 5)], counts=Counts(num_rows=1, num_too_long=2))
     found = joined([first, Share(), second])
-    assert [place for place, _ in found.samples] == [0, 1, 2]
-    assert [ids.tolist() for _, (ids, _) in found.samples] == [
+    assert [place for place, *_ in found.samples] == [0, 1, 2]
+    samples = [sample_of(ids, ranges) for _, ids, ranges in found.samples]
+    assert [ids.tolist() for ids, _ in samples] == [
         [1, 2, 3, 4],
         [5, 5, 5, 5],
         [9, 8, 7, 6, 5],
     ]
-    assert found.samples[2][1][1].tolist() == [[1, 2], [3, 5]]
+    assert samples[2][1].tolist() == [[1, 2], [3, 5]]
     counts = found.counts
     assert (counts.num_rows, counts.num_bad, counts.num_too_long) == (4, 1, 2)
     assert found.error is None
