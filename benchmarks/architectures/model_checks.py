@@ -27,7 +27,7 @@ from train.model.build import add_method, load_model, merged, new_model
 from train.model.loss import SummedLoss
 from train.model.multimodal import known_class
 from train.step.selftest import Tried, tried_of
-from train.trace.trace import trace
+from train.trace.step_trace import trace
 
 Method = Literal["full", "lora"]
 _DTYPES = ("float32", "bfloat16")

@@ -27,7 +27,7 @@ _FIRST_TO_FAIL = re.compile(rb"failed \(exitcode: (?!-(?:1|2|15)\))-?\d+\) local
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class OwnCall:
     """A call in the user's own code: the log's line, its text, and the code that it names."""
 
     line: int
@@ -56,7 +56,7 @@ class Sighting:
     rank: int | None = None
     time: Time | None = None
     groups: Groups = field(default_factory=dict)
-    own: Call | None = None
+    own: OwnCall | None = None
     exception: str = ""  # the line that names it, without prefixes
     last_line: int = 0  # where the message of an exception ends
     is_warning: bool = False  # a logger's, not an exception's
@@ -105,12 +105,12 @@ def _begin(place: tuple[int, int], segments: Segments, stack: Traceback | None) 
     return Begin((*place, stack.begin.start), segments.line_of(stack.begin))
 
 
-def _own_call(segments: Segments, segment: Segment, stack: Traceback | None) -> Call | None:
+def _own_call(segments: Segments, segment: Segment, stack: Traceback | None) -> OwnCall | None:
     frame = call_at_crash(segments, segment) if stack is None else stack.own_frame
     if frame is None:
         return None
     code = f"{frame.file}, line {frame.line}" + (f", in {frame.where}" if frame.where else "")
-    return Call(
+    return OwnCall(
         segments.line_of(frame.segment),
         _shortened(frame.segment.raw),
         code,

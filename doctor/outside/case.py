@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from doctor.logs.verdict import Evidence, Verdict
-from doctor.outside.job import Job
-from doctor.outside.look import Seen
+from doctor.outside.observe import ObservedProcess
+from doctor.outside.running_job import RunningJob
 from doctor.outside.spy import INSTALL
 
 _MOST_SHOWN = 4
@@ -16,14 +16,14 @@ _MANY = 8  # ranks that are told one by one
 class Case:
     """A job, and what was seen of its ranks."""
 
-    def __init__(self, job: Job, seen: Sequence[Seen], pid: int) -> None:
+    def __init__(self, job: RunningJob, seen: Sequence[ObservedProcess], pid: int) -> None:
         self.job, self.pid = job, pid
         self.gone = tuple(sorted({*job.missing, *(rank.rank for rank in seen if rank.is_gone)}))
         self.seen = [rank for rank in seen if not rank.is_gone]
         self.has_stacks = all(rank.stack is not None for rank in self.seen)
         self.span_s = max((rank.span_s for rank in self.seen), default=0.0)
 
-    def who(self, rank: Seen) -> str:
+    def who(self, rank: ObservedProcess) -> str:
         """Return the name of a rank."""
         return self.job.who(rank.rank)
 
@@ -33,7 +33,7 @@ class Case:
         title: str,
         why: str = "",
         *,
-        first: Seen | None = None,
+        first: ObservedProcess | None = None,
         fix: str,
         confidence: float,
         is_proven: bool = False,
@@ -81,7 +81,7 @@ class Case:
         return ""
 
 
-def _evidence(who: str, rank: Seen) -> Evidence:
+def _evidence(who: str, rank: ObservedProcess) -> Evidence:
     call = rank.own or rank.last.main[0]
     return Evidence(
         call.file, call.line, f"{who} (pid {rank.pid}) is in {call.where}: {rank.source}"

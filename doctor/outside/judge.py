@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from doctor.logs.verdict import Verdict
 from doctor.outside.case import Case
-from doctor.outside.job import find_job
-from doctor.outside.look import Seen, look, workers_of
+from doctor.outside.observe import ObservedProcess, observe, workers_of
+from doctor.outside.running_job import find_job
 
 _CONFIDENT, _LIKELY, _PROBABLE, _UNSURE = 0.95, 0.8, 0.6, 0.4
 _MOST_SHOWN = 4
@@ -18,7 +18,7 @@ def of_process(pid: int) -> Verdict:
     comes first, then ranks that are not there, and only then stacks.
     """
     job = find_job(pid)
-    case = Case(job, look(job), pid)
+    case = Case(job, observe(job), pid)
     deciders = (
         _stopped,
         _in_kernel,
@@ -36,13 +36,13 @@ def of_process(pid: int) -> Verdict:
     return _goes_on(case)
 
 
-def _show(seen: Seen, question: str) -> str:
+def _show(seen: ObservedProcess, question: str) -> str:
     if seen.stack is None:
         return f"sudo cat /proc/{seen.pid}/stack   # {question}"
     return f"{seen.stack.show}   # {question}"
 
 
-def _others_wait(case: Case, apart: Seen) -> str:
+def _others_wait(case: Case, apart: ObservedProcess) -> str:
     waiting = next((rank for rank in case.seen if rank is not apart and rank.waits), None)
     return f"{case.who(waiting)} waits for it at {waiting.where}." if waiting else ""
 
@@ -165,7 +165,7 @@ def _apart(case: Case) -> Verdict | None:
     """Judge ranks that all wait, and at different lines."""
     if not case.has_stacks or not all(rank.waits and not rank.moves for rank in case.seen):
         return None
-    places: dict[tuple[str, str], list[Seen]] = {}
+    places: dict[tuple[str, str], list[ObservedProcess]] = {}
     for rank in case.seen:
         places.setdefault((rank.call, rank.where), []).append(rank)
     if len(places) < 2:  # noqa: PLR2004 - at one line they are together
@@ -212,7 +212,7 @@ def _odd_one_out(case: Case) -> Verdict | None:
     """Judge ranks without stacks: one that waits for something else than all others."""
     if case.has_stacks or any(rank.moves for rank in case.seen):
         return None
-    places: dict[str, list[Seen]] = {}
+    places: dict[str, list[ObservedProcess]] = {}
     for rank in case.seen:
         places.setdefault(rank.waits_in, []).append(rank)
     if len(places) < 2 or "" in places:  # noqa: PLR2004 - in one place they are together

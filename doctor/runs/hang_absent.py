@@ -8,7 +8,7 @@ from typing import Any
 
 from doctor.logs.verdict import Verdict
 from doctor.runs.flight import uneven
-from doctor.runs.hang_seen import CONFIDENT, LIKELY, Seen
+from doctor.runs.hang_seen import CONFIDENT, LIKELY, HungRanks
 from rundir.paths import shown
 
 _JOINING = ("init_process_group", "_init_process_group", "init_device_mesh")
@@ -20,7 +20,7 @@ _SAME_NUMBER = (
 )
 
 
-def has_left(seen: Seen) -> Verdict | None:
+def has_left(seen: HungRanks) -> Verdict | None:
     """Judge a run in which a rank has ended without an error while others wait for it."""
     gone = [rank for rank, row in seen.ranks.items() if row["state"] in ("", "Z")]
     gone = [rank for rank in gone if rank not in seen.stacks]  # else it has raised, with that stack
@@ -44,7 +44,7 @@ def has_left(seen: Seen) -> Verdict | None:
     )
 
 
-def _stays(seen: Seen, rank: int) -> str:
+def _stays(seen: HungRanks, rank: int) -> str:
     """Return a clause that says why a rank that has ended is still there."""
     stack = seen.stacks.get(rank)
     if stack is None:
@@ -55,14 +55,14 @@ def _stays(seen: Seen, rank: int) -> str:
     return f", though its process is still there, at {stack.where}"
 
 
-def batches(seen: Seen, rank: int, other: int) -> str:
+def batches(seen: HungRanks, rank: int, other: int) -> str:
     """Return how many batches two ranks had, in brackets, if that is why they have come apart."""
     if counts := uneven(seen.records, rank, other):
         return f" (uneven batches: rank {other} {counts[0]} against {counts[1]} of rank {rank})"
     return ""
 
 
-def not_joined(seen: Seen) -> Verdict | None:
+def not_joined(seen: HungRanks) -> Verdict | None:
     """Judge a run in which ranks wait in init_process_group for others."""
     joining = [rank for rank in seen.stacks if _is_joining(seen, rank)]
     if not joining:
@@ -94,12 +94,12 @@ def not_joined(seen: Seen) -> Verdict | None:
     )
 
 
-def _left(seen: Seen, rank: int) -> dict[str, Any] | None:
+def _left(seen: HungRanks, rank: int) -> dict[str, Any] | None:
     left: dict[str, Any] | None = seen.ranks[rank].get("left")
     return left
 
 
-def _left_at(seen: Seen, rank: int) -> str:
+def _left_at(seen: HungRanks, rank: int) -> str:
     left = _left(seen, rank)
     if left is None:
         return ""
@@ -107,7 +107,7 @@ def _left_at(seen: Seen, rank: int) -> str:
     return f"{how} at {shown(Path(left['file']))}:{left['line']}"
 
 
-def _is_joining(seen: Seen, rank: int) -> bool:
+def _is_joining(seen: HungRanks, rank: int) -> bool:
     stack = seen.stacks[rank]
     names = {call.where for call in stack.above}
     return stack.waits and bool(names & set(_JOINING)) and _meets(stack.above[0].file)
@@ -117,7 +117,7 @@ def _meets(file: str) -> bool:
     return bool(_MEETS.search(file))
 
 
-def _address(seen: Seen, ranks: list[int]) -> str:
+def _address(seen: HungRanks, ranks: list[int]) -> str:
     """Return where the ranks await each other, and how many each expects, if they have told it."""
     addresses = {seen.ranks[rank].get("store") for rank in ranks} - {None, ""}
     return f", to meet at {', '.join(sorted(map(str, addresses)))}" if addresses else ""

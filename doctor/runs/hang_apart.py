@@ -7,7 +7,7 @@ from typing import Any
 
 from doctor.logs.verdict import Verdict
 from doctor.runs.flight import differing
-from doctor.runs.hang_seen import CONFIDENT, LIKELY, Seen
+from doctor.runs.hang_seen import CONFIDENT, LIKELY, HungRanks
 from doctor.runs.rank_stacks import Stack
 
 _DATA = "torch/utils/data/dataloader.py"
@@ -24,7 +24,7 @@ _TOKENIZER = ("/tokenizers/", "transformers/tokenization")
 _ENDS = {"Z": "has ended", "T": "is stopped (SIGSTOP)", "t": "is held by a debugger"}
 
 
-def apart(seen: Seen) -> Verdict | None:
+def apart(seen: HungRanks) -> Verdict | None:
     """Judge a run in which some ranks are in no collective, and others wait for them there."""
     late = tuple(rank for rank, stack in seen.stacks.items() if not stack.waits)
     if not late or len(late) == len(seen.stacks):
@@ -35,7 +35,7 @@ def apart(seen: Seen) -> Verdict | None:
     return _elsewhere(seen, late)
 
 
-def _data_worker(seen: Seen, late: tuple[int, ...]) -> Verdict | None:
+def _data_worker(seen: HungRanks, late: tuple[int, ...]) -> Verdict | None:
     """Judge a main thread that waits for a batch of a DataLoader's worker."""
     rank = late[0]
     if not seen.stacks[rank].is_in(_DATA):
@@ -64,7 +64,7 @@ def _works(stack: Stack) -> bool:
 
 
 def _stuck_worker(
-    seen: Seen, late: tuple[int, ...], row: dict[str, Any], stack: Stack, at: str
+    seen: HungRanks, late: tuple[int, ...], row: dict[str, Any], stack: Stack, at: str
 ) -> Verdict:
     code = f" (`{stack.code}`)" if stack.code else ""
     place = f"its DataLoader worker, process {row['pid']}, is at {stack.where}{code}"
@@ -97,7 +97,7 @@ def _stuck_worker(
     )
 
 
-def _child(seen: Seen, late: tuple[int, ...]) -> Verdict | None:
+def _child(seen: HungRanks, late: tuple[int, ...]) -> Verdict | None:
     """Judge a main thread that waits for a process of its own."""
     rank = late[0]
     stack, rows = seen.stacks[rank], seen.children(rank)
@@ -133,7 +133,7 @@ def _child(seen: Seen, late: tuple[int, ...]) -> Verdict | None:
     return None
 
 
-def _lock(seen: Seen, late: tuple[int, ...]) -> Verdict | None:
+def _lock(seen: HungRanks, late: tuple[int, ...]) -> Verdict | None:
     """Judge a main thread that waits for a lock of its own process."""
     rank = late[0]
     stack = seen.stacks[rank]
@@ -155,7 +155,7 @@ def _lock(seen: Seen, late: tuple[int, ...]) -> Verdict | None:
     )
 
 
-def _store(seen: Seen, late: tuple[int, ...]) -> Verdict | None:
+def _store(seen: HungRanks, late: tuple[int, ...]) -> Verdict | None:
     """Judge a main thread that waits for a key of the store that ranks share."""
     rank = late[0]
     if not _STORE.search(seen.stacks[rank].code) or seen.is_busy(rank):
@@ -170,7 +170,7 @@ def _store(seen: Seen, late: tuple[int, ...]) -> Verdict | None:
     )
 
 
-def _elsewhere(seen: Seen, late: tuple[int, ...]) -> Verdict:
+def _elsewhere(seen: HungRanks, late: tuple[int, ...]) -> Verdict:
     rank = late[0]
     difference = differing(seen.records)
     missed = (
@@ -194,7 +194,7 @@ def _elsewhere(seen: Seen, late: tuple[int, ...]) -> Verdict:
     )
 
 
-def _doing(seen: Seen, rank: int) -> str:
+def _doing(seen: HungRanks, rank: int) -> str:
     """Return what a rank does at its line, as far as the kernel tells."""
     row = seen.ranks[rank]
     file = row.get("syscall_on")

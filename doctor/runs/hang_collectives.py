@@ -5,14 +5,14 @@ from __future__ import annotations
 from doctor.logs.verdict import Verdict
 from doctor.runs.flight import Differing, differing
 from doctor.runs.hang_absent import batches
-from doctor.runs.hang_seen import CONFIDENT, LIKELY, PROBABLE, Seen
+from doctor.runs.hang_seen import CONFIDENT, LIKELY, PROBABLE, HungRanks
 
 _ONE_TO_ONE = ("recv", "irecv", "send", "isend", "batch_isend_irecv", "recv_object_list")
 _ALIKE = "Ranks must call the same collectives in the same order"
 _LOOK = "look for a branch that only some ranks take: on the rank, on the data, on a loss"
 
 
-def no_partner(seen: Seen) -> Verdict | None:
+def no_partner(seen: HungRanks) -> Verdict | None:
     """Judge a rank in send or receive whose partner does something else."""
     ranks = [rank for rank in seen.waiting() if seen.stacks[rank].calls in _ONE_TO_ONE]
     others = [rank for rank in seen.waiting() if rank not in ranks]
@@ -30,7 +30,7 @@ def no_partner(seen: Seen) -> Verdict | None:
     )
 
 
-def mismatch(seen: Seen) -> Verdict | None:
+def mismatch(seen: HungRanks) -> Verdict | None:
     """Judge ranks whose records or stacks show that they have called different collectives."""
     difference = differing(seen.records)
     if difference is None:
@@ -61,7 +61,7 @@ def _with_sizes(difference: Differing) -> str:
     return f" Sizes: {difference.instead.sizes} against {difference.called.sizes}."
 
 
-def _by_stacks(seen: Seen, late: tuple[int, ...] = ()) -> Verdict | None:
+def _by_stacks(seen: HungRanks, late: tuple[int, ...] = ()) -> Verdict | None:
     """Judge ranks that all wait, but at different lines, or in different calls.
 
     It may also be one collective that is called at several lines, over a broken network, so the
@@ -89,7 +89,7 @@ def _by_stacks(seen: Seen, late: tuple[int, ...] = ()) -> Verdict | None:
 
 
 def _verdict(
-    seen: Seen, ranks: tuple[int, ...], other: int, more: str, *, is_same_number: bool = False
+    seen: HungRanks, ranks: tuple[int, ...], other: int, more: str, *, is_same_number: bool = False
 ) -> Verdict:
     rank = ranks[0]
     others = [number for number in seen.stacks if number not in ranks]

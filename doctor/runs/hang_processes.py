@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from doctor.logs.verdict import Verdict
-from doctor.runs.hang_seen import CONFIDENT, LIKELY, Seen
+from doctor.runs.hang_seen import CONFIDENT, LIKELY, HungRanks
 from rundir.units import clock_text
 
 _DEAF_S = 3.0  # within which a rank that can run Python code has shown a sign of life
 
 
-def stopped(seen: Seen) -> Verdict | None:
+def stopped(seen: HungRanks) -> Verdict | None:
     """Judge a rank that a signal has stopped, or a debugger."""
     for rank, row in seen.ranks.items():
         if row["state"] not in ("T", "t"):
@@ -31,7 +31,7 @@ def stopped(seen: Seen) -> Verdict | None:
     return None
 
 
-def in_kernel(seen: Seen) -> Verdict | None:
+def in_kernel(seen: HungRanks) -> Verdict | None:
     """Judge a rank in uninterruptible sleep."""
     for rank, row in seen.ranks.items():
         if row["state"] == "D" and row["stays"]:
@@ -48,7 +48,7 @@ def in_kernel(seen: Seen) -> Verdict | None:
     return None
 
 
-def holds_the_gil(seen: Seen) -> Verdict | None:
+def holds_the_gil(seen: HungRanks) -> Verdict | None:
     """Judge a rank in which no Python code can run, although it is there."""
     there = [rank for rank, row in seen.ranks.items() if row["state"] not in ("", "Z")]
     deaf = [rank for rank in there if (seen.ranks[rank]["alive_s"] or 0.0) > _DEAF_S]

@@ -20,7 +20,7 @@ _MOST_EVIDENCE = 4
 _BUSY_SHARE = 0.5  # of a core, for one that computes
 
 
-class Seen:
+class HungRanks:
     """What the incident in `folder` holds; `about` is its hang.json."""
 
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
@@ -151,7 +151,7 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
 
 def places(folder: Path) -> str:
     """Return at which line each rank is, and for how long, as far as its watchdog has seen."""
-    seen = Seen(folder, {"ranks": rows_of(folder)})
+    seen = HungRanks(folder, {"ranks": rows_of(folder)})
     lines = []
     for rank, row in seen.ranks.items():
         still_s = row.get("still_s")

@@ -14,7 +14,7 @@ from doctor.runs.hang_absent import has_left, not_joined
 from doctor.runs.hang_apart import apart
 from doctor.runs.hang_collectives import mismatch, no_partner
 from doctor.runs.hang_processes import holds_the_gil, in_kernel, stopped
-from doctor.runs.hang_seen import PROBABLE, UNSURE, Seen
+from doctor.runs.hang_seen import PROBABLE, UNSURE, HungRanks
 from rundir.paths import shown
 
 
@@ -28,7 +28,7 @@ def of_hang(folder: Path) -> Verdict | None:
         about = json.loads((folder / "hang.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    seen = Seen(folder, about)
+    seen = HungRanks(folder, about)
     deciders = (
         stopped,
         in_kernel,
@@ -56,7 +56,7 @@ def of_hang(folder: Path) -> Verdict | None:
     )
 
 
-def _known(seen: Seen) -> Verdict | None:
+def _known(seen: HungRanks) -> Verdict | None:
     """Apply the doctor's rules to the call that a rank is in, as to a line of a log."""
     stacks = {rank: stack for rank, stack in seen.stacks.items() if stack.log.suffix != ".json"}
     logs = [Log(shown(stack.log), stack.log, rank) for rank, stack in stacks.items()]
@@ -73,7 +73,7 @@ def _known(seen: Seen) -> Verdict | None:
     return replace(verdict, evidence=(known.evidence[0], *verdict.evidence))
 
 
-def _is_behind(seen: Seen) -> Verdict | None:
+def _is_behind(seen: HungRanks) -> Verdict | None:
     """Judge a rank of our trainer that reports to have got less far than the others."""
     counts = {rank: row["count"] for rank, row in seen.ranks.items() if row["count"] is not None}
     least = min(counts.values(), default=0)
@@ -92,7 +92,7 @@ def _is_behind(seen: Seen) -> Verdict | None:
     )
 
 
-def _alone(seen: Seen) -> Verdict | None:
+def _alone(seen: HungRanks) -> Verdict | None:
     """Blame the only rank, if there is just one."""
     if len(seen.ranks) != 1:
         return None
@@ -107,7 +107,7 @@ def _alone(seen: Seen) -> Verdict | None:
     )
 
 
-def _together(seen: Seen) -> Verdict | None:
+def _together(seen: HungRanks) -> Verdict | None:
     """Name the line of every rank, where none can be told from the others."""
     if not seen.stacks:
         return None

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from doctor.outside.job import find_job
+from doctor.outside.running_job import find_job
 from doctor.outside.spy import as_stack, parse, program
 from tests.conftest import ROOT
 from tests.running import wait_for
@@ -186,7 +186,7 @@ def test_a_process_that_is_not_there_or_no_python_is_a_mistake_in_usage(doctor: 
 def test_of_another_users_process_it_says_to_ask_as_root() -> None:
     code = """
 import os, sys
-from doctor.outside.job import find_job
+from doctor.outside.running_job import find_job
 from rundir.errors import UserError
 os.setgroups([]), os.setgid(65534), os.setuid(65534)
 try:

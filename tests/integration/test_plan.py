@@ -108,7 +108,7 @@ def test_a_run_that_fits_keeps_its_plan_and_the_next_one_asks_nobody(
     assert code == 0, err
     assert "plan: fits: the host needs" in out
     assert plan_in(run_folder(environ))["verdict"] == "fits"
-    env = cold_cache | hooked(environ, tmp_path, "train.trace.trace", "os._exit(9)")
+    env = cold_cache | hooked(environ, tmp_path, "train.trace.step_trace", "os._exit(9)")
     code, out, err = finish(airlock(*SHORT, env=env))
     assert code == 0, err
     assert "plan: fits: the host needs" in out
@@ -129,7 +129,7 @@ def test_a_tracer_that_fails_or_hangs_is_never_in_the_way(
     body: str,
     words: str,
 ) -> None:
-    env = cold_cache | hooked(environ, tmp_path, "train.trace.trace", body)
+    env = cold_cache | hooked(environ, tmp_path, "train.trace.step_trace", body)
     code, out, err = finish(airlock(*SHORT, env=env))
     assert code == 0, err
     assert re.search(words, out)
@@ -141,7 +141,7 @@ def test_a_stop_while_it_is_asked_leaves_nothing(
     airlock: Start, environ: dict[str, str], cold_cache: dict[str, str], tmp_path: Path
 ) -> None:
     env = cold_cache | hooked(
-        environ, tmp_path, "train.trace.trace", "__import__('time').sleep(1000)"
+        environ, tmp_path, "train.trace.step_trace", "__import__('time').sleep(1000)"
     )
     env |= hooked(environ, tmp_path, "train.chat.template", "__import__('time').sleep(1000)")
     with ended(airlock(*SHORT, env=env)) as process:

@@ -27,7 +27,7 @@ from rundir.footprint import Footprint, Moment, write_footprints
 from train.model.build import add_method, load_architecture, new_model, num_weights
 from train.model.new_tokens import grow
 from train.trace.kernels import Device
-from train.trace.trace import WARM_UP, Trace, share_of, trace
+from train.trace.step_trace import WARM_UP, Trace, share_of, trace
 
 _MOMENTS: dict[str, Moment] = {
     "wrap": "forward",

@@ -51,7 +51,7 @@ def test_the_same_question_again_starts_no_child(
     typed: Typed, cache: dict[str, str], environ: dict[str, str], tmp_path: Path
 ) -> None:
     first = plan_of(typed, "14b", *H100, env=cache)
-    broken = hooked(environ, tmp_path, "train.trace.trace", "os._exit(9)")
+    broken = hooked(environ, tmp_path, "train.trace.step_trace", "os._exit(9)")
     again = plan_of(typed, "14b", "--gpu", "48G", "--num-gpus", "4", env=cache | broken)
     assert again["rank"]["peak_bytes"] == first["rank"]["peak_bytes"]
     new = ("14b", "--set", "train.lora_rank=3")
@@ -134,7 +134,9 @@ def test_a_cache_that_cannot_be_written_is_no_reason_not_to_answer(
 def test_ctrl_c_ends_the_tracer_too(
     airlock: Start, cache: dict[str, str], environ: dict[str, str], tmp_path: Path, number: int
 ) -> None:
-    env = cache | hooked(environ, tmp_path, "train.trace.trace", "__import__('time').sleep(1000)")
+    env = cache | hooked(
+        environ, tmp_path, "train.trace.step_trace", "__import__('time').sleep(1000)"
+    )
     new = ("--set", "data.max_seq_length=77")  # no other test asks that
     with ended(airlock("plan", "tiny", *new, env=env)) as process:
         (child,) = wait_for(psutil.Process(process.pid).children, why="no tracer")

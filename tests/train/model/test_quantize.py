@@ -25,7 +25,7 @@ from train.model.make_checkpoint import make_checkpoint
 from train.model.quantize import states_of
 from train.step.selftest import head_kind
 from train.step.try_packing import check_packing
-from train.trace.trace import _weights
+from train.trace.step_trace import _weights
 
 pytest.importorskip("bitsandbytes")
 CPU = torch.device("cpu")

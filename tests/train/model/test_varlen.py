@@ -28,7 +28,7 @@ from train.model.varlen import NotForVarlenError, borders, masked, why_not_varle
 from train.step.random_rows import logits_of, random_samples
 from train.step.selftest import tried_of
 from train.step.try_attention import settle_attention
-from train.trace.trace import trace
+from train.trace.step_trace import trace
 
 CPU = torch.device("cpu")
 WIDE = SMALL | {"head_dim": 16}

@@ -17,7 +17,7 @@ from rundir.footprint import Footprint
 from tests.conftest import ROOT
 from train.model.build import add_method, new_model
 from train.trace.estimate import footprint
-from train.trace.trace import Trace, trace
+from train.trace.step_trace import Trace, trace
 from train.update.optimizer import make_optimizer
 
 SMALL = {

@@ -18,7 +18,7 @@ from rundir.units import GIB, MIB
 from tests.models import QWEN3
 from train.model.build import new_model
 from train.step.selftest import try_step
-from train.trace.trace import _reduced
+from train.trace.step_trace import _reduced
 from train.update.buckets import bucket_cap_mib
 from train.worker import wrap
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from doctor.outside.job import Job
+from doctor.outside.running_job import RunningJob
 from doctor.outside.spy import Dump, as_stack, dump, own_call
 from doctor.runs.rank_stacks import Call, Stack
 from machine.processes.activity import all_io_bytes, state_of
@@ -39,7 +39,7 @@ _SYNCHRONISES = re.compile(r"\.(item|cpu|tolist|numpy|synchronize)\(|\b(float|bo
 
 
 @dataclass(slots=True, kw_only=True)
-class Seen:
+class ObservedProcess:
     """What was seen of one process of a job in `span_s` seconds."""
 
     rank: int
@@ -154,9 +154,9 @@ class Seen:
         return f"stands, at {self.where} ({with_cpu}, no I/O)"
 
 
-def look(job: Job) -> list[Seen]:
+def observe(job: RunningJob) -> list[ObservedProcess]:
     """Return what is seen of each rank within three seconds; up to eleven if none of them moves."""
-    seen = [Seen(rank=rank, process=process) for rank, process in job.ranks.items()]
+    seen = [ObservedProcess(rank=rank, process=process) for rank, process in job.ranks.items()]
     before = {
         seen_rank.rank: (_cpu_s(seen_rank.process), all_io_bytes([seen_rank.pid])[0])
         for seen_rank in seen
@@ -180,12 +180,12 @@ def look(job: Job) -> list[Seen]:
     return seen
 
 
-def workers_of(seen: Seen) -> list[Seen]:
+def workers_of(seen: ObservedProcess) -> list[ObservedProcess]:
     """Return what is seen of the children of a rank, at one look."""
     workers = []
     with contextlib.suppress(psutil.Error):
         for number, process in enumerate(seen.process.children()):
-            worker = Seen(rank=number, process=process)
+            worker = ObservedProcess(rank=number, process=process)
             _look_at(worker)
             worker.stack = as_stack(worker.last.threads)
             worker.own = own_call(worker.last.main)
@@ -193,7 +193,7 @@ def workers_of(seen: Seen) -> list[Seen]:
     return workers
 
 
-def _look_at(seen: Seen) -> None:
+def _look_at(seen: ObservedProcess) -> None:
     seen.on_gpu = seen.on_gpu or _has_gpu(seen.pid)
     seen.letters.append(_letter(seen.process))
     _, seen.waits_in = state_of(seen.pid)
@@ -204,7 +204,7 @@ def _look_at(seen: Seen) -> None:
         seen.last = new
 
 
-def _may_be_long(seen: Sequence[Seen]) -> bool:
+def _may_be_long(seen: Sequence[ObservedProcess]) -> bool:
     """Return whether all may be in a long step on their GPUs, of which nothing else is seen."""
     return all(seen_rank.on_gpu and seen_rank.stands for seen_rank in seen) and not any(
         seen_rank.letter in ("T", "t", "D") for seen_rank in seen

@@ -27,7 +27,7 @@ _ADDRESS_OPTIONS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class RunningJob:
     """The processes of a training on this machine, by rank.
 
     `by_order` says that their environment has no rank, so that they are numbered as they were
@@ -51,7 +51,7 @@ class Job:
         return f"process {self.ranks[rank].pid}" if self.is_alone else f"rank {rank}"
 
 
-def find_job(pid: int) -> Job:
+def find_job(pid: int) -> RunningJob:
     """Return the job that `pid` is a rank, a worker or the launcher of. Raises UserError."""
     try:
         process = psutil.Process(pid)
@@ -82,7 +82,7 @@ def find_job(pid: int) -> Job:
     return _without_ranks(process, below)
 
 
-def _of_environment(environ: Mapping[str, str], among: Sequence[psutil.Process]) -> Job:
+def _of_environment(environ: Mapping[str, str], among: Sequence[psutil.Process]) -> RunningJob:
     """Return the job whose environment is like `environ`."""
     ranks: dict[int, psutil.Process] = {}
     taken: dict[int, int] = {}  # rank by pid, of a rank's children as well
@@ -102,7 +102,7 @@ def _of_environment(environ: Mapping[str, str], among: Sequence[psutil.Process])
     expected = range(first, min(first + num_local, world_size))
     address = environ.get("MASTER_ADDR", "")
     port = environ.get("MASTER_PORT", "")
-    return Job(
+    return RunningJob(
         ranks=dict(sorted(ranks.items())),
         world_size=world_size,
         missing=tuple(rank for rank in expected if rank not in ranks),
@@ -110,7 +110,7 @@ def _of_environment(environ: Mapping[str, str], among: Sequence[psutil.Process])
     )
 
 
-def _without_ranks(process: psutil.Process, below: Sequence[psutil.Process]) -> Job:
+def _without_ranks(process: psutil.Process, below: Sequence[psutil.Process]) -> RunningJob:
     """Return a job that keeps no rank in its environment: spawned ranks, or one process."""
     programs = [
         candidate
@@ -128,7 +128,7 @@ def _without_ranks(process: psutil.Process, below: Sequence[psutil.Process]) -> 
     )
     if len(spawned) > 1 and process not in spawned:
         ranks = dict(enumerate(spawned))
-        return Job(ranks=ranks, world_size=len(ranks), by_order=True)
+        return RunningJob(ranks=ranks, world_size=len(ranks), by_order=True)
     last = programs[0]
     while (
         len(
@@ -139,7 +139,7 @@ def _without_ranks(process: psutil.Process, below: Sequence[psutil.Process]) -> 
         == 1
     ):
         last = next_ones[0]  # accelerate launch, a wrapper: what they start is meant
-    return Job(ranks={0: last}, world_size=1, address=_address_option(_command(last)))
+    return RunningJob(ranks={0: last}, world_size=1, address=_address_option(_command(last)))
 
 
 def _below(process: psutil.Process, among: Sequence[psutil.Process]) -> list[psutil.Process]:
