@@ -351,7 +351,7 @@ CASES = {
     "data that are not there": (("tiny", "--data", "no.jsonl"), {}, 5, ["no.jsonl"]),
     "started by torchrun": (
         ("tiny", "--data", "my.jsonl"),
-        {"RANK": "3", "WORLD_SIZE": "8"},
+        {"RANK": "3", "WORLD_SIZE": "8", "AIRLOCK_SCRIPT": f"{ROOT}/airlock"},
         2,
         ["WORLD_SIZE=8", f"{AIRLOCK} run tiny --num-gpus 8 --data my.jsonl"],
     ),
