@@ -99,13 +99,13 @@ def find(
         environ=environ,
         driver=lambda: state.answer(deadline) if state else None,
     )
-    asked = [(name, TimedCall(partial(check, context))) for name, check in checks.items()]
-    return [finding for name, answer in asked for finding in _findings_of(name, answer, deadline)]
+    calls = [(name, TimedCall(partial(check, context))) for name, check in checks.items()]
+    return [finding for name, answer in calls for finding in _findings_of(name, answer, deadline)]
 
 
-def _findings_of(name: str, asked: TimedCall[list[Finding]], deadline: float) -> list[Finding]:
+def _findings_of(name: str, call: TimedCall[list[Finding]], deadline: float) -> list[Finding]:
     try:
-        return asked.answer(deadline)
+        return call.answer(deadline)
     except TimeoutError:
         what = f"has not answered within {TIMEOUT_S:g} s"
         do = "`sudo dmesg | tail` and `mount` may tell: a stuck driver, a file server that is gone"

@@ -131,13 +131,13 @@ def _place_somewhere(
     errors: list[UserError],
 ) -> Placement:
     """Return where the run is placed; if it cannot be here, add the error, and say where else."""
-    asked: tuple[int, str] | None = None
+    requested: tuple[int, str] | None = None
     try:
-        asked = _requested_ranks(request, config, sources, environ)
-        return _placed(request, config, asked, environ)
+        requested = _requested_ranks(request, config, sources, environ)
+        return _placed(request, config, requested, environ)
     except UserError as error:
         errors.append(error)
-    return place_elsewhere(config, asked)
+    return place_elsewhere(config, requested)
 
 
 def resolve_job(request: Request, environ: Mapping[str, str]) -> tuple[RunConfig, Sources]:
@@ -168,12 +168,12 @@ def place_job(
 def _placed(
     request: Request,
     config: RunConfig,
-    asked: tuple[int, str] | None,
+    requested: tuple[int, str] | None,
     environ: Mapping[str, str],
 ) -> Placement:
     visible = visible_gpus(installed_gpus(), environ.get("CUDA_VISIBLE_DEVICES"))
-    number = {} if asked is None else {"num_gpus": asked[0]}
-    return place(config, asked, visible, request.command(PLAN, {}, gpu=USUAL_GPU, **number))
+    number = {} if requested is None else {"num_gpus": requested[0]}
+    return place(config, requested, visible, request.command(PLAN, {}, gpu=USUAL_GPU, **number))
 
 
 def _requested_ranks(

@@ -60,8 +60,8 @@ def answer(
         )
     rows_before, is_reset = _rows_before(question.after, state.identity)
     curves, is_exact = _curves(store, tables, question, wanted, rows_before)
-    asked = {series.table_name for series in wanted} & tables.keys()
-    rows = sorted((tables[name].number, tables[name].rows) for name in asked)
+    table_names = {series.table_name for series in wanted} & tables.keys()
+    rows = sorted((tables[name].number, tables[name].rows) for name in table_names)
     return {
         "series": curves,
         "exact": is_exact,

@@ -47,16 +47,16 @@ class Controls:
         """
         if not self._ranks.is_first:
             return 0
-        asked = 0
+        requests = 0
         requests = control.pending(self._run)
         names = {pending.name for pending in requests}
         if "stop" in names:
-            asked |= STOP
+            requests |= STOP
         if "resume" in names:
             for name in ("pause", "resume"):
                 self._remove(name)
         elif "pause" in names:
-            asked |= PAUSE
+            requests |= PAUSE
         for pending in requests:
             bit = _ONCE.get(pending.request, 0)
             waits = bit == PROFILE and self._recorder.is_recording
@@ -66,26 +66,26 @@ class Controls:
                 self._stuck.add(pending.name)
             self._todo.setdefault(pending.request, []).append(pending)
         for request in self._todo:
-            asked |= _ONCE[request]
-        return asked
+            requests |= _ONCE[request]
+        return requests
 
-    def stepped(self, asked: int, training: Trainer) -> bool:
+    def stepped(self, requests: int, training: Trainer) -> bool:
         """Do what all ranks have heard, in the step that has ended, is asked for.
 
         Return True if the run is to stop. While it is paused, this waits.
         """
         self._recorder.stepped()
-        return asked != 0 and self._answer(asked, training)
+        return requests != 0 and self._answer(requests, training)
 
     def end(self) -> None:
         """Write a trace that has begun: there are no more steps."""
         self._recorder.finish()
 
-    def _answer(self, asked: int, training: Trainer) -> bool:
+    def _answer(self, requests: int, training: Trainer) -> bool:
         paused_at: float | None = None
-        while not asked & STOP:
-            self._do_once(asked, training)
-            if not asked & PAUSE:
+        while not requests & STOP:
+            self._do_once(requests, training)
+            if not requests & PAUSE:
                 break
             if training.step >= training.total_steps:
                 self._remove("pause")
@@ -94,40 +94,40 @@ class Controls:
             if paused_at is None:
                 paused_at = time.monotonic()
                 self._tell("pause", [], training, answer=f"paused after step {training.step}")
-            asked = self._wait()
+            requests = self._wait()
         if paused_at is not None:
             paused_s = time.monotonic() - paused_at
             training.progress.leave_out(paused_s)
-            if not asked & STOP:
+            if not requests & STOP:
                 answer = f"goes on after step {training.step}, paused for {clock_text(paused_s)}"
                 self._tell("resume", [], training, answer=answer)
-        return bool(asked & STOP)
+        return bool(requests & STOP)
 
     def _wait(self) -> int:
         """Wait until something is asked for, or for a while; return it as all ranks hear it."""
-        asked, deadline = PAUSE, time.monotonic() + self._meet_every_s
+        requests, deadline = PAUSE, time.monotonic() + self._meet_every_s
         self._ranks.pulse.tick("paused")
-        while self._ranks.is_first and asked == PAUSE and time.monotonic() < deadline:
+        while self._ranks.is_first and requests == PAUSE and time.monotonic() < deadline:
             time.sleep(min(_READ_EVERY_S, self._meet_every_s))
             self._ranks.pulse.tick("paused")
-            asked = self.read()
-        (total,) = self._ranks.sum([asked if self._ranks.is_first else 0])
+            requests = self.read()
+        (total,) = self._ranks.sum([requests if self._ranks.is_first else 0])
         return int(total)
 
-    def _do_once(self, asked: int, training: Trainer) -> None:
+    def _do_once(self, requests: int, training: Trainer) -> None:
         """Do what is done once, in an order in which a new setting already counts."""
-        if asked & SET:
+        if requests & SET:
             self._change(training)
-        if asked & SAVE:
+        if requests & SAVE:
             step, why = training.step, training.save_now()
             answer = f"saved the checkpoint after step {step}"
             self._tell("save", self._taken("save"), training, answer=answer, why=why)
-        if asked & EVALUATE:
+        if requests & EVALUATE:
             loss = training.evaluate_now()
             why = "there are no held-out data to evaluate on" if loss is None else ""
             answer = "" if why else f"held-out loss {loss:.4f} after step {training.step}"
             self._tell("evaluate", self._taken("evaluate"), training, answer=answer, why=why)
-        if asked & PROFILE:
+        if requests & PROFILE:
             self._record(training)
 
     def _change(self, training: Trainer) -> None:

@@ -21,7 +21,7 @@ from train.data.samples import Recipe
 
 __all__ = ["cache"]  # a fixture
 
-NUM_CONVERSATIONS = 100
+NUM_CONVERSATIONS = 200
 MARKS = [
     *("<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>"),
     *("<|eot_id|>", "[INST]", "[/INST]", "<start_of_turn>", "<end_of_turn>", "<think>", "</think>"),

@@ -85,7 +85,7 @@ def test_a_full_disk_is_said_and_leaves_nothing_behind(
     file: Path, model: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRLOCK_CACHE_DIR", str(small_disk))
-    rows = [{"text": f"{i} " * 90} for i in range(900)]
+    rows = [{"text": f"{i} " * 90} for i in range(3000)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(OSError, match="No space") as raised:
         prepare_path(file, model, Recipe(max_seq_length=1000))

@@ -27,7 +27,7 @@ from train.data.samples import Recipe
 
 __all__ = ["cache", "file", "model", "saved_tokenizer"]  # their fixtures
 
-NUM_ROWS = 2000
+NUM_ROWS = 3000
 RECIPE = Recipe(max_seq_length=1000)
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -77,7 +77,7 @@ def alive(group: int) -> list[psutil.Process]:
 
 
 @pytest.mark.parametrize(
-    "num_kills", [3, pytest.param(50, marks=[pytest.mark.long, pytest.mark.timeout(900)])]
+    "num_kills", [5, pytest.param(50, marks=[pytest.mark.long, pytest.mark.timeout(900)])]
 )
 def test_whenever_it_is_killed_the_next_run_has_whole_data(
     file: Path, model: Path, cache: Path, num_kills: int

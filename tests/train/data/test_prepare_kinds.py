@@ -252,14 +252,14 @@ from train.data.formats import text_format
 from train.data.path_samples import prepare_path
 from train.data.samples import Recipe
 data_cache._SMALL_BYTES, text_format.BLOCK_ROWS = 0, 100
-recipe = Recipe(max_seq_length=20, eval_fraction=0.1, max_samples=1450)
+recipe = Recipe(max_seq_length=20, eval_fraction=0.1, max_samples=3450)
 for processes in (3, 1):  # it forks before it has threads
     data_cache.num_processes = lambda: processes
     made = Path(prepare_path(Path(sys.argv[1]), Path(sys.argv[2]), recipe)[0].path)
     made.parent.rename(Path(sys.argv[3]) / str(processes))  # so that it is made again
 """
     write(
-        file, *({"prompt": "p" * (i % 23), "response": f"r{i}"} for i in range(1, 1600) if i % 23)
+        file, *({"prompt": "p" * (i % 23), "response": f"r{i}"} for i in range(1, 4000) if i % 23)
     )
     done = subprocess.run(
         [sys.executable, "-P", "-W", "error", "-c", program, str(file), str(model), str(tmp_path)],
@@ -282,7 +282,7 @@ for processes in (3, 1):  # it forks before it has threads
         ".seal.json",
     }
     assert contents[0] == contents[1]
-    assert json.loads(contents[0]["counts.json"])["num_rows"] == 1450
+    assert json.loads(contents[0]["counts.json"])["num_rows"] == 3450
 
 
 def test_a_sample_file_is_pickled_as_its_name(file: Path, model: Path) -> None:
