@@ -48,8 +48,8 @@ class Controls:
         if not self._ranks.is_first:
             return 0
         requests = 0
-        requests = control.pending(self._run)
-        names = {pending.name for pending in requests}
+        waiting = control.pending(self._run)
+        names = {pending.name for pending in waiting}
         if "stop" in names:
             requests |= STOP
         if "resume" in names:
@@ -57,7 +57,7 @@ class Controls:
                 self._remove(name)
         elif "pause" in names:
             requests |= PAUSE
-        for pending in requests:
+        for pending in waiting:
             bit = _ONCE.get(pending.request, 0)
             waits = bit == PROFILE and self._recorder.is_recording
             if not bit or waits or pending.name in self._stuck:
