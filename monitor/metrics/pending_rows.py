@@ -44,10 +44,11 @@ class PendingRows:
         x = finite(event.get(self.table.by))
         if x is None:
             return
-        for name in event.keys() - self._known:
-            if _is_number(event[name]):
-                self._columns[name] = _missing(len(self._columns[X]))
-                self._known.add(name)
+        if not self._known.issuperset(event):  # fields that are new, or no numbers until now
+            for name in event.keys() - self._known:
+                if _is_number(event[name]):
+                    self._columns[name] = _missing(len(self._columns[X]))
+                    self._known.add(name)
         figures = event | {X: x}
         for name, column in self._columns.items():
             value = figures.get(name)
