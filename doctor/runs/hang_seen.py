@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from doctor.runs.flight import Record, read_records
 from doctor.runs.hang_branch import branch_of_some_ranks
 from doctor.runs.rank_stacks import Stack, read_stack, stack_by_watchdog
 from rundir.paths import shown
+from rundir.pulse import NCCL
 from rundir.units import clock_text
 
 CONFIDENT, LIKELY, PROBABLE, UNSURE = 0.95, 0.8, 0.6, 0.4
@@ -28,7 +30,11 @@ class HungRanks:
         self.ranks: dict[int, dict[str, Any]] = {row["rank"]: row for row in about["ranks"]}
         read = {rank: read_stack(folder / "stacks" / f"rank{rank}.txt") for rank in self.ranks}
         stacks = {rank: stack or self._by_watchdog(rank) for rank, stack in read.items()}
-        self.stacks: dict[int, Stack] = {rank: stack for rank, stack in stacks.items() if stack}
+        self.stacks: dict[int, Stack] = {
+            rank: replace(stack, waits_in_driver=_waits_for_nccl(self.ranks[rank]))
+            for rank, stack in stacks.items()
+            if stack
+        }
         self.records: dict[int, Record] = read_records(folder)
 
     def _by_watchdog(self, rank: int) -> Stack | None:
@@ -138,6 +144,20 @@ class HungRanks:
         folder = self.folder / "stacks"
         rows = self.ranks[rank].get("children") or []
         return [(row, read_stack(folder / f"rank{rank}-child{row['pid']}.txt")) for row in rows]
+
+
+def _waits_for_nccl(row: Mapping[str, Any]) -> bool:
+    """Return whether a rank's watchdog has seen it wait, with a collective of NCCL's not completed.
+
+    A rank in `.item()` or `.tolist()` spins in the driver of its GPU, which no stack shows.
+    """
+    groups = row.get("groups") or {}
+    is_behind = any(
+        completed < enqueued
+        for name, (enqueued, completed) in groups.items()
+        if name.startswith(NCCL)
+    )
+    return is_behind and row.get("waits_s") is not None
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:

@@ -10,8 +10,8 @@ from doctor.logs.verdict import Evidence, Verdict
 from rundir.config_file import read_config
 from rundir.paths import RunDir
 from rundir.units import clock_text
+from state.hang_limit import LEAST_S, allowed_s
 from state.run_state import RunState
-from state.waits import STALLED_S, stalled_s
 
 _UNSURE = 0.4
 _AT_WORK = ("rank-behind", "data-worker-stuck")  # causes that are none if it is just slow
@@ -25,7 +25,7 @@ def may_end(run: RunDir, verdict: Verdict, rows: Sequence[Mapping[str, Any]]) ->
     if verdict.cause not in _AT_WORK:
         return False
     waited_s = max((row["waits_s"] for row in rows if row.get("waits_s") is not None), default=0.0)
-    return _is_watched(run) or waited_s <= STALLED_S
+    return _is_watched(run) or waited_s <= LEAST_S
 
 
 def _is_watched(run: RunDir) -> bool:
@@ -36,7 +36,7 @@ def waits_for(run: RunDir, state: RunState, verdict: Verdict) -> Verdict:
     """Say for whom ranks wait, who may be at work: an evaluation, a download, a checkpoint."""
     when = (
         "Its launcher warns once that rank moves neither its stack nor its CPU time nor files for "
-        f"{clock_text(stalled_s(read_config(run.config).launch.hang_timeout_s))} or longer."
+        f"{clock_text(allowed_s(read_config(run.config).launch.hang_timeout_s))} or longer."
         if _is_watched(run)
         else "Its launcher does not watch for hangs (launch.hang_timeout_s=0)."
     )

@@ -56,6 +56,7 @@ class Stack:
     own: Call  # the innermost call of the user's own code
     above: tuple[Call, ...]  # the calls of libraries that it has made, the innermost first
     others: tuple[Stack, ...] = ()  # the other threads that are in the user's own code
+    waits_in_driver: bool = False  # for a collective of NCCL's, in native code
 
     @property
     def where(self) -> str:
@@ -82,7 +83,9 @@ class Stack:
     @property
     def waits(self) -> bool:
         """True if it waits for other ranks, as far as can be told."""
-        return any(_WAITS.search(call.file) for call in (*self.above, self.own)[:_NUM_INNERMOST])
+        return self.waits_in_driver or any(
+            _WAITS.search(call.file) for call in (*self.above, self.own)[:_NUM_INNERMOST]
+        )
 
     @property
     def is_collective(self) -> bool:

@@ -30,8 +30,9 @@ from rundir.config_file import read_config
 from rundir.events import Event
 from rundir.paths import RunDir, shown
 from rundir.units import clock_text
-from state.hang import Hang, allowed_s
+from state.hang import Hang
 from state.hang_evidence import collect
+from state.hang_limit import allowed_s
 from state.run_state import RunState
 
 _SHARE = 0.5  # of the hang timeout: whoever asks has seen something odd
@@ -145,13 +146,13 @@ def _silence(
     if state.of_script:
         logs = [run.rank_log(row.rank, state.status.attempt) for row in state.status.ranks]
         last_t = max([last_t, *(log.stat().st_mtime for log in logs if log.exists())])
-        return now_t - last_t, _SHARE * allowed_s(asked_s, is_aside=True, of_script=True)
+        return now_t - last_t, _SHARE * allowed_s(asked_s, is_slow=True)
     last = max(ours, key=lambda event: float(event["mono"]), default=None)
     times = [event["t"] for event in ours if event["name"] == "train"][-_NUM_INTERVALS:]
     intervals_s = [b - a for a, b in pairwise(times)][1:]  # the first includes compilation
     step_s = statistics.median(intervals_s) if intervals_s else 0.0
     is_aside = not intervals_s or (last is not None and last["kind"] == "start")
-    return now_t - last_t, _SHARE * allowed_s(asked_s, step_s=step_s, is_aside=is_aside)
+    return now_t - last_t, _SHARE * allowed_s(asked_s, step_s=step_s, is_slow=is_aside)
 
 
 def _silent(
