@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from doctor.logs.segments import Segment, Segments
-from doctor.logs.verdict import Evidence, Verdict
+from doctor.logs.verdict import Evidence, Verdict, written_verdict
 
 _MOST_LINES = 40
 _BEGINS = re.compile(
@@ -21,7 +21,6 @@ _NO_PROGRESS = re.compile(
     re.IGNORECASE,
 )
 _LIST_FOLLOWS = "running training"  # of transformers: a log that ends with this line was cut off
-_CONFIDENCE = 0.4  # the log may have been copied while the first step was under way
 
 
 def last_begin(segments: Segments) -> Segment | None:
@@ -39,16 +38,4 @@ def last_begin(segments: Segments) -> Segment | None:
 
 def frozen_start(at: Evidence) -> Verdict:
     """Return the verdict on a log that ends where the training begins, in line `at`."""
-    return Verdict(
-        cause="hang",
-        title="Nothing came after the training began: its first step may hang",
-        why="The log ends where the first step begins, without a step and without an error. Either "
-        "that step is still under way (a large model on a CPU, a compilation), or it hangs: in "
-        "workers of the DataLoader, in a Mac's GPU (MPS), or among ranks that wait for each other.",
-        fix="./airlock doctor --pid PID   # of the running process: the line that it is at. Else "
-        "num_workers=0 (dataloader_num_workers), and on a Mac the CPU instead of MPS "
-        "(use_cpu=True)",
-        confidence=_CONFIDENCE,
-        role="symptom",
-        evidence=(at,),
-    )
+    return written_verdict("log.frozen_start", {}, evidence=(at,))

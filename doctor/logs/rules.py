@@ -85,6 +85,18 @@ class Rule:
     at_end: bool = False
 
 
+EXCEPTION = "python-exception"
+# The rule of an exception that no other knows.
+RAISED = Rule(
+    cause=EXCEPTION,
+    title="",
+    role="symptom",
+    match=(),
+    confidence=0.5,
+    why="The program raised this exception, and no rule knows it: what it says is what there is.",
+)
+
+
 def filled(text: str, groups: dict[str, str | None]) -> str:
     """Return `text` with `{name}` replaced by what the group of that name matched.
 
@@ -194,7 +206,7 @@ def contradictions(rules: Iterable[Rule]) -> list[str]:
     beaten: dict[str, set[str]] = {}
     for rule in rules:
         beaten.setdefault(rule.cause, set()).update(rule.beats)
-    known = beaten.keys() | {"python-exception"}
+    known = beaten.keys() | {EXCEPTION}
     return [
         f"{cause} beats {other!r}, " + ("which beats it" if other in known else "which is no cause")
         for cause, others in sorted(beaten.items())

@@ -46,9 +46,9 @@ class Begin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sighting:
-    """A line that `rule` matches, or (no rule) an exception; `own` is the user's call above it."""
+    """A line that `rule` matches, or an exception that none does; `own`: the user's call above."""
 
-    rule: Rule | None
+    rule: Rule
     log: Log
     line: int
     text: str
@@ -70,7 +70,7 @@ def sighting_of(
     place: tuple[int, int],
     segments: Segments,
     segment: Segment,
-    rule: Rule | None,
+    rule: Rule,
     groups: Groups,
     stack: Traceback | None,
 ) -> Sighting:

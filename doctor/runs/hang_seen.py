@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from doctor.logs.verdict import Evidence, Verdict
+from doctor.logs.verdict import Evidence, Verdict, first_line_with, written_verdict
 from doctor.runs.flight import Record, read_records
 from doctor.runs.hang_branch import branch_of_some_ranks
 from doctor.runs.rank_stacks import Stack, read_stack, stack_by_watchdog
 from rundir.paths import shown
 from rundir.units import clock_text
 
-CONFIDENT, LIKELY, PROBABLE, UNSURE = 0.95, 0.8, 0.6, 0.4
 _MOST_EVIDENCE = 4
 _BUSY_SHARE = 0.5  # of a core, for one that computes
 
@@ -34,26 +34,40 @@ class HungRanks:
     def _by_watchdog(self, rank: int) -> Stack | None:
         """Return where a rank is that had no time to write its stacks, on a busy machine."""
         path = self.folder / "hang.json"
-        lines = _line_of(path, f'"rank": {rank},') if path.exists() else ()
+        lines = first_line_with(path, f'"rank": {rank},')
         return stack_by_watchdog(path, lines[0].line if lines else 1, self.ranks[rank])
 
-    def verdict(  # noqa: PLR0913 - the parts of a verdict, each by name
+    def verdict(
         self,
-        cause: str,
-        title: str,
-        why: str,
+        key: str,
         *,
-        ranks: tuple[int, ...],
-        fix: str,
-        confidence: float,
-        is_proven: bool = False,
+        ranks: tuple[int, ...] = (),
         first: Stack | None = None,
+        confidence: float | None = None,
+        **words: object,
     ) -> Verdict:
-        """Create a verdict; `title` says what `ranks[0]` does, or the run if `ranks` is empty.
+        """Create a verdict of verdicts.toml about `ranks[0]`, or the run if `ranks` is empty.
 
-        `first` is the stack that proves it, where that is not the one of `ranks[0]`.
+        Its texts have `words` in them, and what is known of that rank: `where` it is, its `line`,
+        what the `others` do, a command to `show` the line. `first` is the stack that proves it,
+        where that is not the one of `ranks[0]`.
         """
+        known: dict[str, object] = {"show_all": self.show_all()}
+        for rank in ranks[:1]:
+            known |= {"where": self.where(rank), "line": self.line(rank)}
+            known |= {"others": self.others(rank), "show": self.show(rank)}
+        verdict = written_verdict(f"hang.{key}", known | words, confidence=confidence)
         still = f"No rank made progress for {clock_text(self.about['still_s'])}"
+        subject = f"Rank {ranks[0]}" if ranks else "The run"
+        return replace(
+            verdict,
+            rank=ranks[0] if ranks else None,
+            title=f"{subject} {verdict.title}",
+            why=f"{still}. {verdict.why}".strip(),
+            evidence=self._evidence(ranks, first),
+        )
+
+    def _evidence(self, ranks: tuple[int, ...], first: Stack | None) -> tuple[Evidence, ...]:
         who = [*ranks, *(rank for rank in self.stacks if rank not in ranks)]
         stacks = [self.stacks[rank] for rank in who if rank in self.stacks]
         evidence = tuple(
@@ -62,18 +76,8 @@ class HungRanks:
         )
         if not evidence or (ranks and ranks[0] not in self.stacks):
             text = f'"rank": {ranks[0] if ranks else 0},'
-            evidence = (*_line_of(self.folder / "hang.json", text), *evidence)
-        subject = f"Rank {ranks[0]}" if ranks else "The run"
-        return Verdict(
-            cause=cause,
-            rank=ranks[0] if ranks else None,
-            title=f"{subject} {title}",
-            why=f"{still}. {why}".strip(),
-            fix=fix,
-            confidence=confidence,
-            is_proven=is_proven,
-            evidence=evidence,
-        )
+            evidence = (*first_line_with(self.folder / "hang.json", text), *evidence)
+        return evidence
 
     def where(self, rank: int) -> str:
         """Return a clause that says at which line a rank is."""
@@ -104,10 +108,9 @@ class HungRanks:
         branch = branch_of_some_ranks(stack.own.file, stack.own.line) if stack else ""
         return f", in `{branch}`" if branch else ""
 
-    def show(self, rank: int, question: str) -> str:
-        """Return a command that shows the line at which a rank is, and what to look for there."""
-        show = self.stacks[rank].show if rank in self.stacks else self.show_all()
-        return f"{show}   # {question}"
+    def show(self, rank: int) -> str:
+        """Return a command that shows the line at which a rank is."""
+        return self.stacks[rank].show if rank in self.stacks else self.show_all()
 
     def show_all(self) -> str:
         """Return a command that shows the stacks of all ranks."""
@@ -166,9 +169,3 @@ def ranks_text(ranks: Iterable[int]) -> str:
     numbers = list(ranks)
     listed = ", ".join(map(str, numbers))
     return f"rank {listed} waits" if len(numbers) == 1 else f"ranks {listed} wait"
-
-
-def _line_of(path: Path, text: str) -> tuple[Evidence, ...]:
-    lines = path.read_text(encoding="utf-8").splitlines()
-    matching = [(number, line) for number, line in enumerate(lines, 1) if text in line][:1]
-    return tuple(Evidence(shown(path), number, line.strip()) for number, line in matching)
