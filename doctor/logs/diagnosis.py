@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from doctor.logs.choose import suspects
-from doctor.logs.frozen_start import frozen_start
+from doctor.logs.ending import frozen_start
 from doctor.logs.lagging import where_each_was, who_lags
 from doctor.logs.reading import Log, find_logs
 from doctor.logs.rules import EXCEPTION, RAISED, Rule, filled, load_rules

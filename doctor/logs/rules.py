@@ -148,22 +148,15 @@ def _rule(row: dict[str, Any]) -> Rule:
         key: tuple(Pattern.of(text) for text in row.get(key, ()))
         for key in ("match", "needs", "unless")
     }
-    return Rule(
-        cause=row["cause"],
-        title=row["title"],
-        role=row["role"],
-        why=" ".join(row.get("why", "").split()),
-        fix=row.get("fix", "").strip(),
-        fix_in_profile=row.get("fix_in_profile", "").strip(),
-        confidence=float(row.get("confidence", 0.9)),
-        beats=frozenset(row.get("beats", ())),
-        source=tuple(row.get("source", ())),
-        example=row.get("example", ""),
-        covers_traceback=row.get("covers_traceback", False),
-        tells_lines=row.get("tells_lines", False),
-        at_end=row.get("at_end", False),
-        **patterns,
-    )
+    values = {
+        "why": " ".join(row.get("why", "").split()),
+        "fix": row.get("fix", "").strip(),
+        "fix_in_profile": row.get("fix_in_profile", "").strip(),
+        "confidence": float(row.get("confidence", 0.9)),
+        "beats": frozenset(row.get("beats", ())),
+        "source": tuple(row.get("source", ())),
+    }
+    return Rule(**row | values | patterns)
 
 
 def _check_fields(row: dict[str, Any]) -> None:

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from doctor.logs.ending import MOST_AFTER, num_lines_after
-from doctor.logs.frozen_start import last_begin
+from doctor.logs.ending import MOST_AFTER, last_begin, num_lines_after
 from doctor.logs.own_report import lines_of_own_report
 from doctor.logs.prefilter import Prefilter, holds
 from doctor.logs.reading import Log, blocks

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import ast
+import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -11,13 +12,14 @@ from typing import Any
 
 from doctor.logs.verdict import Evidence, Verdict, first_line_with, written_verdict
 from doctor.runs.flight import Record, read_records
-from doctor.runs.hang_branch import branch_of_some_ranks
 from doctor.runs.rank_stacks import Stack, read_stack, stack_by_watchdog
+from rundir.files.json_object import json_object
 from rundir.paths import shown
 from rundir.units import clock_text
 
 _MOST_EVIDENCE = 4
 _BUSY_SHARE = 0.5  # of a core, for one that computes
+_OF_SOME_RANKS = re.compile(r"rank|is_(local_)?main|is_master|is_(world_process_)?zero", re.I)
 
 
 class HungRanks:
@@ -105,7 +107,7 @@ class HungRanks:
     def branch(self, rank: int) -> str:
         """Return a clause that says in which branch of some ranks the line of a rank is, or ""."""
         stack = self.stacks.get(rank)
-        branch = branch_of_some_ranks(stack.own.file, stack.own.line) if stack else ""
+        branch = _branch_of_some_ranks(stack.own.file, stack.own.line) if stack else ""
         return f", in `{branch}`" if branch else ""
 
     def show(self, rank: int) -> str:
@@ -145,10 +147,7 @@ class HungRanks:
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
     """Return what the incident in `folder` says of each rank; [] if it could not be written."""
-    try:
-        rows: list[dict[str, Any]] = json.loads((folder / "hang.json").read_text("utf-8"))["ranks"]
-    except (OSError, ValueError, KeyError):
-        return []
+    rows: list[dict[str, Any]] = json_object(folder / "hang.json").get("ranks", [])
     return rows
 
 
@@ -169,3 +168,23 @@ def ranks_text(ranks: Iterable[int]) -> str:
     numbers = list(ranks)
     listed = ", ".join(map(str, numbers))
     return f"rank {listed} waits" if len(numbers) == 1 else f"ranks {listed} wait"
+
+
+def _branch_of_some_ranks(file: str, line: int) -> str:
+    """Return the innermost condition on the rank around a line, as `if rank == 0`; "" if none."""
+    try:
+        tree = ast.parse(Path(file).read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return ""
+    branch = ""
+    for node in ast.walk(tree):  # outer ones first
+        if isinstance(node, ast.If) and _OF_SOME_RANKS.search(test := ast.unparse(node.test)):
+            if _has_line(node.body, line):
+                branch = f"if {test}"
+            elif _has_line(node.orelse, line):
+                branch = f"the else of if {test}"
+    return branch
+
+
+def _has_line(body: list[ast.stmt], line: int) -> bool:
+    return bool(body) and body[0].lineno <= line <= (body[-1].end_lineno or 0)

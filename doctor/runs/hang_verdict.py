@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from doctor.runs.hang_apart import apart
 from doctor.runs.hang_collectives import mismatch, no_partner
 from doctor.runs.hang_processes import holds_the_gil, in_kernel, stopped
 from doctor.runs.hang_seen import HungRanks
+from rundir.files.json_object import json_object
 from rundir.paths import shown
 
 
@@ -24,9 +24,8 @@ def of_hang(folder: Path) -> Verdict | None:
     The most reliable evidence comes first: what the kernel says of a rank, then whether Python code
     can run in it, then who is not there, and only at the end where those are who are.
     """
-    try:
-        about = json.loads((folder / "hang.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    about = json_object(folder / "hang.json")
+    if not about:
         return None
     seen = HungRanks(folder, about)
     deciders = (

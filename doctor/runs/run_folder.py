@@ -8,7 +8,6 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from doctor.logs.choose import suspects
 from doctor.logs.diagnosis import search, verdict_of
@@ -25,8 +24,8 @@ from machine.typed import typed_run
 from rundir.config_file import is_of_script
 from rundir.events import Event, read_events
 from rundir.exit_codes import ExitCode
+from rundir.files.json_object import json_object
 from rundir.paths import RunDir, find_run, shown
-from rundir.status import read_status
 from state.blame import Failure
 from state.run_state import RunState, new_state
 
@@ -93,7 +92,7 @@ def of_failed(run: RunDir, state: RunState, most_bytes: int | None = None) -> Ve
 
 def read_state(run: RunDir, events: Sequence[Event]) -> RunState:
     """Reconstruct the launcher's state of a run from the files that it has written."""
-    status = _status(run)
+    status = json_object(run.status)  # {}: not written yet, or the disk is full
     num_ranks = 1 + max((event["rank"] or 0 for event in events), default=0)
     num_ranks = len(status.get("ranks", ())) or num_ranks
     profile = status.get("profile", "")
@@ -107,13 +106,6 @@ def read_state(run: RunDir, events: Sequence[Event]) -> RunState:
     for key in ("phase", "started_t", "exit_code", "error", "fix"):
         setattr(state.status, key, status.get(key, getattr(state.status, key)))
     return state
-
-
-def _status(run: RunDir) -> dict[str, Any]:
-    try:
-        return read_status(run)
-    except (OSError, ValueError):  # not written yet, or the disk is full
-        return {}
 
 
 def _logs(run: RunDir, attempt: int, most_bytes: int | None) -> list[Log]:
