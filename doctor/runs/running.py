@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from doctor.logs.verdict import Evidence, Verdict
+from doctor.logs.verdict import Evidence, Verdict, written_verdict
 from doctor.runs.hang_seen import places, rows_of
 from doctor.runs.hang_verdict import of_hang
 from doctor.runs.may_be_well import may_end, not_known, waits_for
@@ -111,13 +111,8 @@ def _before_ranks(state: RunState, now_t: float) -> str:
 def _goes_on(state: RunState, what: str) -> Verdict:
     status = state.status
     step = f", step {status.step} of {status.total_steps}" if status.total_steps else ""
-    return Verdict(
-        cause="running",
-        title=f"The run is in progress: {status.phase}{step}",
-        why=what[0].upper() + what[1:] + ".",
-        fix="no action needed",
-        confidence=1.0,
-    )
+    words = {"progress": f"{status.phase}{step}", "what": what[0].upper() + what[1:]}
+    return written_verdict("run.goes_on", words)
 
 
 def _is_stuck(rank: RankProgress, now_t: float) -> bool:
@@ -214,16 +209,9 @@ def _stuck(
 ) -> Verdict:
     """Judge a run that never starts training."""
     first = stuck[0]
-    return Verdict(
-        cause="hang",
-        rank=first.rank,
-        role="symptom",
-        confidence=0.6,
-        title=f"The run hangs: {told(stuck, now_t)}",
-        why=f"{told(ranks, now_t)}. In that time it has neither computed nor read anything.",
-        fix=_stop(run),
-        evidence=_last_event(run, first.rank),
-    )
+    words = {"stuck": told(stuck, now_t), "ranks": told(ranks, now_t), "stop": _stop(run)}
+    evidence = _last_event(run, first.rank)
+    return written_verdict("run.stuck", words, rank=first.rank, evidence=evidence)
 
 
 def _last_event(run: RunDir, rank: int) -> tuple[Evidence, ...]:
