@@ -17,6 +17,7 @@ from machine.processes.stalled import look, written_file
 from rundir.paths import RunDir, create_run
 from rundir.pulse import Left, MainThread, Pulse, read_pulse
 from state.waits import Stall, Waits
+from tests.running import python
 
 _LEFT = Left(how="ended", file="/x/train.py", line=212, code=0, mono=1.0)
 
@@ -348,12 +349,7 @@ def test_a_fork_does_not_write_where_the_script_has_ended(run: RunDir) -> None:
         "os.waitpid(child, 0)\n"
     )
     path = run.pulse(0)
-    subprocess.run(
-        [sys.executable, "-P", "-c", program, str(path)],
-        check=True,
-        cwd=Path.cwd(),
-        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
-    )
+    python(program, str(path))
     seen = read_pulse(path)
     assert seen is not None
     assert seen.left is None
