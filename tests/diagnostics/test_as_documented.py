@@ -93,7 +93,8 @@ def test_every_rung_can_be_typed_as_a_file(name: str, environ: dict[str, str]) -
 def test_the_programs_too_say_what_to_activate(
     environ: dict[str, str], words: tuple[str, ...], script: str
 ) -> None:
-    done = typed(environ, BARE, "-m", *words)
+    none_active = environ | {"VIRTUAL_ENV": "", "CONDA_PREFIX": ""}
+    done = typed(none_active, BARE, "-m", *words)
     first, *commands = done.stderr.splitlines()
     assert (done.returncode, done.stdout) == (4, "")
     assert first.startswith(f"airlock: {sys.executable} lacks: ")
