@@ -68,8 +68,8 @@ def test_outside_an_environment_a_line_says_what_to_activate(
 def test_what_it_says_works_when_it_is_pasted(environ: dict[str, str]) -> None:
     if not (ROOT / ".venv/bin/activate").exists():
         pytest.skip("no .venv here")
-    told = typed(environ, BARE, "-m", "diagnostics.environment").stderr
-    for line in told.splitlines()[1:]:
+    errors = typed(environ, BARE, "-m", "diagnostics.environment").stderr
+    for line in errors.splitlines()[1:]:
         pasted = line.removeprefix("  → ")
         done = typed(environ, "-c", pasted, program="bash")
         assert done.returncode == 0, pasted + done.stdout + done.stderr
