@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pynvml as nv
+
 from machine.cores.binding import (
     DEFAULT,
     NUMA_VARIABLE,
@@ -181,14 +183,12 @@ def _share(physical: list[set[int]], index: int, number: int) -> set[int]:
 
 def pci_addresses(gpus: Sequence[Gpu]) -> list[str]:
     """Return each GPU's PCI address as in sysfs (0000:3b:00.0), "" where NVML does not say."""
-    import pynvml
-
     addresses = []
     for gpu in gpus:
         address = ""
-        with contextlib.suppress(pynvml.NVMLError, ValueError):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(gpu.index)
-            domain, _, rest = pynvml.nvmlDeviceGetPciInfo(handle).busId.partition(":")
+        with contextlib.suppress(nv.NVMLError, ValueError):
+            handle = nv.nvmlDeviceGetHandleByIndex(gpu.index)
+            domain, _, rest = nv.nvmlDeviceGetPciInfo(handle).busId.partition(":")
             address = f"{int(domain, 16):04x}:{rest.lower()}"  # NVML's domain has eight digits
         addresses.append(address)
     return addresses
