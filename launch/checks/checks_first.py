@@ -148,5 +148,5 @@ def _typed_settings(job: Job) -> Iterator[str]:
 
 
 def _say(console: Console, text: str) -> None:
-    console.out(text, highlight=False)
+    console.out(text)
     console.file.flush()  # before a child writes to the same place

@@ -52,13 +52,13 @@ def clean(options: CleanOptions, console: Console) -> ExitCode:
     items = [item for item in findings if isinstance(item, Item)]
     kept = [item for item in findings if isinstance(item, Kept)]
     if not options.as_json:
-        console.out("\n".join(_plan(options, places, items, kept)), highlight=False)
+        console.out("\n".join(_plan(options, places, items, kept)))
     removed, kept_after_all, failed = _remove_all(items) if options.yes else ([], [], {})
     kept += kept_after_all
     if options.as_json:
-        console.out(json.dumps(_as_json(options, items, kept, removed, failed)), highlight=False)
+        console.out(json.dumps(_as_json(options, items, kept, removed, failed)))
     else:
-        console.out("\n".join(_end(options, items, removed, kept_after_all)), highlight=False)
+        console.out("\n".join(_end(options, items, removed, kept_after_all)))
     if failed:
         raise _not_removed(failed)
     return ExitCode.DONE

@@ -169,7 +169,7 @@ class _Attached:
 
     def _say(self, lines: Sequence[str]) -> None:
         if lines:
-            self._console.out("\n".join(lines), highlight=False)
+            self._console.out("\n".join(lines))
 
 
 def _status_of(run: RunDir) -> Status | None:

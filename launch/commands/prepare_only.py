@@ -55,7 +55,7 @@ def prepare_only(request: Request, console: Console, environ: Mapping[str, str])
         "on any machine that can read both, this starts at once and offline:",
         f"       HF_HUB_OFFLINE=1 {request.command(RUN, {})}",
     ]
-    console.out("\n".join(lines), highlight=False)
+    console.out("\n".join(lines))
     return ExitCode.DONE
 
 

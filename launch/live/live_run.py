@@ -96,7 +96,7 @@ class LiveRun:
 
     def say(self, text: str) -> None:
         """Print one or more lines about the run."""
-        self.console.out(f"{self.run.run_id}: {text}", highlight=False)
+        self.console.out(f"{self.run.run_id}: {text}")
 
     def check(self) -> None:
         """Raise UserError if the run is over, dead, about to end, or of a script."""

@@ -60,7 +60,7 @@ def plan(
     except Interrupted:
         return ExitCode.INTERRUPTED_UNSAVED
     if as_json:
-        console.out(plan_text(made, instead), highlight=False)
+        console.out(plan_text(made, instead))
     elif instead is not None:
         show_instead(console, instead)
     return ExitCode.DOES_NOT_FIT if made.verdict is Fit.DOES_NOT_FIT else ExitCode.DONE

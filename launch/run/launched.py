@@ -60,7 +60,7 @@ def run(request: Request, console: Console, output: Output, environ: Mapping[str
     output.on_reader_gone = signals.ask_to_stop
     _, _, code = carry_out(request, job, console, signals, environ, partial(report, console))
     if job.notice:
-        console.out(job.notice, highlight=False)
+        console.out(job.notice)
     return code
 
 

@@ -76,7 +76,7 @@ class RunParts:
 
     def say(self, text: str) -> None:
         """Print one or more lines on the console."""
-        self.console.out(text, highlight=False)
+        self.console.out(text)
 
     def follow(
         self,
