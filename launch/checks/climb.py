@@ -69,8 +69,7 @@ def climb(
     if placement.device == "cpu" and request.num_gpus is None:
         num_ranks = min(num_ranks, usable_cores().number)
     todo = list(steps_of(config, num_ranks))
-    signals = Signals()
-    signals.listen()
+    signals = Signals.listening()
     rows: list[dict[str, Any]] = []  # as `--json` prints them
     try:
         for step in todo:

@@ -62,8 +62,7 @@ def check(
         climber = replace(request, profile=climb)
         return climb_on(climber, console, environ, as_json=as_json, timeout_s=timeout_s)
     lacks_gpu = _lacks_gpu(request, environ)
-    signals = Signals()
-    signals.listen()
+    signals = Signals.listening()
     rungs = RUNGS if rung is None else (rung_called(rung),)
     show = _Table(console, request) if not as_json else None
     done: list[RungResult] = []

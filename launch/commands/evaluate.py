@@ -103,8 +103,7 @@ def _evaluate(
     progress = Console(stderr=True, highlight=False) if question.as_json else console
     job = _job(question, environ)
     _check_writable(question.examples)
-    signals = Signals()
-    signals.listen()
+    signals = Signals.listening()
     output.on_reader_gone = signals.ask_to_stop
     request = Request(profile=PROFILE, num_gpus=question.num_gpus, settings=question.settings)
     with _aside() if question.as_json else nullcontext():

@@ -196,8 +196,7 @@ def show_plan_of(job: Job, console: Console, environ: Mapping[str, str]) -> Exit
     """Show the plan of a run that is not started, from what is on this machine."""
     if job.config.script is not None:
         return ExitCode.DONE
-    signals = Signals()
-    signals.listen()
+    signals = Signals.listening()
     try:
         show_plan(console, plan_of_job(job, environ, signals))
     except Interrupted:
