@@ -14,8 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from launch.checks.run_rung import options_of, run_rung
-from launch.checks.rungs import rung_called
-from launch.checks.smaller import smaller
+from launch.checks.rungs import rung_called, smaller
 from launch.config.job import place_job, resolve_job
 from launch.config.request import RUN, Request
 from machine.cores.cores import usable_cores

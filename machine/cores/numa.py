@@ -22,6 +22,7 @@ from machine.cores.binding import (
     memory_policy,
     parse_cores,
 )
+from machine.cores.cores import threads_in
 from machine.gpus.devices import Gpu
 from rundir.config import LaunchConfig
 
@@ -92,13 +93,8 @@ def bind_ranks(launch: LaunchConfig, gpus: Sequence[Gpu], environ: Mapping[str, 
         return Bindings(why_not=f"{NUMA_VARIABLE} is set: this is a rank of another run")
     if memory_policy() not in (None, DEFAULT):
         return Bindings(why_not="whoever started this has set a memory policy (numactl)")
-    wanted = launch.threads_per_rank or _number(environ.get("OMP_NUM_THREADS", ""))
+    wanted = launch.threads_per_rank or threads_in(environ.get("OMP_NUM_THREADS", ""))
     return plan(gpus, pci_addresses(gpus), os.sched_getaffinity(0), num_threads=wanted)
-
-
-def _number(text: str) -> int:
-    first, _, _ = text.partition(",")
-    return int(first) if first.isdecimal() else 0
 
 
 def plan(
