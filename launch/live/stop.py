@@ -18,7 +18,7 @@ from machine.processes.runs import (
     all_runs,
     phase_of,
     processes_of,
-    waiting_of,
+    status_of,
 )
 from machine.typed import console_program, ls_runs
 from rundir import control
@@ -51,7 +51,7 @@ def lines(processes: RunProcesses) -> list[str]:
         who = f"launcher {processes.launcher.pid}"
     head = f"{processes.called}  {processes.phase or 'unknown'}, {who}, {processes.how_many}"
     roles = roles_of(processes)
-    if processes.launcher and (waiting := waiting_of(processes.run)):
+    if processes.launcher and (waiting := status_of(processes.run).get("waiting")):
         head += f"\n  {waiting}"
     return [
         head,

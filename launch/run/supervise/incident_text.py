@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import platform
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from doctor.logs.verdict import Verdict
+from machine.versions import version_of
 from rundir.events import COMMON, Event, parse_line
 from rundir.exit_codes import ExitCode
 from rundir.files.growing import GrowingFile
@@ -125,9 +124,7 @@ def _verdict(state: RunState, verdict: Verdict | None) -> list[str]:
 def _versions() -> list[str]:
     versions = {"python": sys.version.split()[0], "system": platform.platform()}
     versions["cores"] = str(os.cpu_count())
-    for name in _PACKAGES:
-        with contextlib.suppress(PackageNotFoundError):
-            versions[name] = version(name)
+    versions |= {name: version for name in _PACKAGES if (version := version_of(name))}
     driver = _read(Path("/proc/driver/nvidia/version")).partition("\n")[0]
     if driver:
         versions["driver"] = driver
