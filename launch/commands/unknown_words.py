@@ -148,10 +148,10 @@ def _instead(typed: str, rest: Sequence[str], known: Sequence[str]) -> str:
 
 
 def _can_be_started(word: str) -> bool:
-    from launch.config.profiles import PROFILES, is_file
+    from launch.config.profiles import is_known
     from launch.config.script_request import is_script
 
-    return is_file(word) or is_script(word) or (PROFILES / f"{word}.toml").is_file()
+    return is_known(word) or is_script(word)
 
 
 def _nearest(word: str, rest: Sequence[str], known: Sequence[str]) -> str:
