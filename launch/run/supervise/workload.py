@@ -118,8 +118,8 @@ class Workload:
     def ask_to_stop(self, agent: subprocess.Popen[bytes], state: RunState) -> str | None:
         """Ask the ranks to stop; return a message for the user.
 
-        The trainer's are asked through the run folder. A script's get SIGTERM from the agent, which allows them 30 seconds. Returns None if asking
-        is of no use.
+        The trainer's are asked through the run folder. A script's get SIGTERM from the agent, which
+        allows them 30 seconds. Returns None if asking is of no use.
         """
         if not self._of_script:
             return ask_to_save(self._run, state)
