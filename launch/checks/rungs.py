@@ -5,7 +5,9 @@ Those that train do so on few examples, for a few steps.
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from launch.config.demo import short_training
@@ -33,24 +35,8 @@ class Rung:
         return f"diagnostics.{self.name}"
 
 
-RUNGS = (
-    Rung(name="environment", asks="is this machine ready?", timeout_s=120, needs_device=False),
-    Rung(
-        name="basic", asks="do torch and every device compute?", timeout_s=300, needs_device=False
-    ),
-    Rung(
-        name="imports",
-        asks="can all that a rank imports be imported?",
-        timeout_s=300,
-        needs_device=False,
-    ),
-    Rung(name="collectives", asks="can the ranks reach each other?", timeout_s=180),
-    Rung(name="data", asks="are the very batches right?", timeout_s=3600),
-    Rung(name="model", asks="does the model load, and compute?", timeout_s=1800),
-    Rung(name="single_gpu", asks="does one device train?", timeout_s=300),
-    Rung(name="medium", asks="does one device train on 100 examples?", timeout_s=3600),
-    Rung(name="ranks", asks="do all ranks train together?", timeout_s=3600),
-)
+_FILE = Path(__file__).with_suffix(".toml")
+RUNGS = tuple(Rung(**row) for row in tomllib.loads(_FILE.read_text(encoding="utf-8"))["rung"])
 NAMES = tuple(rung.name for rung in RUNGS)
 
 
