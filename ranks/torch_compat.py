@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 __all__ = ["TorchDispatchMode"]
 
 PRIVATE = (  # module:attribute
+    "torch:_foreach_norm",
     "torch._dynamo:config",
     "torch.cuda:_is_in_bad_fork",
     "torch.cuda.memory:_record_memory_history",
@@ -45,6 +46,12 @@ def default_group() -> Any:
     from torch.distributed import distributed_c10d
 
     return distributed_c10d._get_default_group()
+
+
+def norms_in_float32(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the 2-norm of each tensor; all in one kernel where there is one."""
+    norms: list[torch.Tensor] = torch._foreach_norm(tensors, 2.0, dtype=torch.float32)
+    return norms
 
 
 def import_compiler() -> None:

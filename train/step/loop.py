@@ -24,6 +24,7 @@ from train.step.mfu import model_flops
 from train.step.progress import StepProgress
 from train.stream.streamed_samples import StreamedSamples
 from train.update.buckets import fill_buckets
+from train.update.gradient_norm import clip_gradients
 from train.update.optimizer import learning_rate, make_optimizer
 
 Result = Literal["done", "stopped"]
@@ -221,8 +222,7 @@ class Trainer:
 
     def update(self, lr: float) -> torch.Tensor:
         """Clip, take one optimizer step and zero the gradients; return their unclipped norm."""
-        limit = self.settings.max_grad_norm or float("inf")
-        grad_norm = torch.nn.utils.clip_grad_norm_(self._trainable, limit)
+        grad_norm = clip_gradients(self._trainable, self.settings.max_grad_norm or float("inf"))
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.optimizer.step()

@@ -23,6 +23,7 @@ from train.batches.batch import Work
 from train.batches.course import Course
 from train.step.loss_watch import BadLoss, LossWatch
 from train.step.step_samples import Row, row_texts
+from train.update.gradient_norm import gradient_norm
 
 MOST_ROLLBACKS = 3
 MOST_IN_A_ROW = 10  # steps skipped one after another: then it is not the data
@@ -146,5 +147,5 @@ class BadLosses:
 
 def _of_gradient(step: int, trained: Sequence[torch.Tensor]) -> BadLoss | None:
     """Return what is wrong with the gradient of a good loss: the same on every rank."""
-    norm = float(torch.nn.utils.get_total_norm([p.grad for p in trained if p.grad is not None]))
+    norm = float(gradient_norm(trained))
     return None if math.isfinite(norm) else BadLoss(step, norm, what="gradient")

@@ -24,12 +24,24 @@ def random_samples(model: Any, seed: int, lengths: tuple[int, ...] = LENGTHS) ->
 
 def logits_of(model: Any, batch: Batch) -> torch.Tensor:
     """Return logits, (rows, tokens, vocabulary), in float32."""
+    with inference(model):
+        return _forward(model, batch).float()
+
+
+def try_backward(model: Any, batch: Batch) -> None:
+    """Run a backward through all layers that train, and keep nothing of it; raises what they do."""
+    first = next((weight for weight in model.parameters() if weight.requires_grad), None)
+    if first is not None:
+        with inference(model), torch.enable_grad():
+            torch.autograd.grad(_forward(model, batch).sum(), first, allow_unused=True)
+
+
+def _forward(model: Any, batch: Batch) -> torch.Tensor:
     ids, positions, _, _, cu_seq_lens, max_length = batch.arguments(model.device)
     given = {} if positions is None else {"position_ids": positions}
     given |= borders(plain_model(model), cu_seq_lens, max_length)
-    with inference(model):
-        logits: torch.Tensor = model(input_ids=ids, use_cache=False, **given).logits
-    return logits.float()
+    logits: torch.Tensor = model(input_ids=ids, use_cache=False, **given).logits
+    return logits
 
 
 def difference(logits: torch.Tensor, wanted: torch.Tensor) -> float:

@@ -12,7 +12,7 @@ from rundir.exit_codes import ExitCode
 from train.batches.batch import collate, collate_rows
 from train.model.build import plain_model
 from train.model.varlen import VARLEN, masked, use_masks
-from train.step.random_rows import difference, logits_of, random_samples
+from train.step.random_rows import difference, logits_of, random_samples, try_backward
 
 _LENGTHS = (9, 1, 6)  # tokens of three samples in a row
 # Of the root mean square of all logits. Two kernels round differently in each layer: 2 % in
@@ -55,6 +55,7 @@ def _why_not(model: Any, num_rows: int) -> str | None:
     try:
         logits = logits_of(model, collate_rows([samples] * num_rows))[-1]
         reversed_row = logits_of(model, collate_rows([samples[::-1]] * num_rows))[-1]
+        try_backward(model, collate_rows([samples]))
     except (torch.OutOfMemoryError, torch.AcceleratorError):
         raise
     except Exception as error:  # noqa: BLE001 - any model's code runs here, and a kernel of a GPU's

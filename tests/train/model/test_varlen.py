@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import wraps
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +24,7 @@ from tests.train.model.test_models import found
 from train.batches.batch import Batch, collate, collate_rows
 from train.model import varlen
 from train.model.attention import choose_attention, row_lengths
-from train.model.build import new_model
+from train.model.build import add_method, new_model, plain_model
 from train.model.loss import SummedLoss
 from train.model.varlen import NotForVarlenError, borders, masked, why_not_varlen
 from train.step.random_rows import logits_of, random_samples
@@ -238,6 +239,43 @@ def test_a_kernel_that_computes_something_else_is_not_used(monkeypatch: pytest.M
     why = tried_of(model, config_with("auto")).why_masked
     assert why is not None
     assert "its logits differ by" in why
+
+
+class OnlyForward(torch.autograd.Function):
+    """A kernel whose backward is not made for this GPU, or for heads of this size."""
+
+    @staticmethod
+    def forward(_: Any, output: torch.Tensor) -> torch.Tensor:
+        return output.clone()
+
+    @staticmethod
+    def backward(_: Any, *__: Any) -> Any:
+        raise RuntimeError("no backward for head size 16 on this GPU")
+
+
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_a_kernel_without_a_backward_is_not_used_to_train(
+    monkeypatch: pytest.MonkeyPatch, method: Any
+) -> None:
+    kernel: Any = of_torch.varlen_attn
+    config = config_with("auto")
+    train = replace(config.train, method=method)
+    model = add_method(made(*SHAPES["fewer heads of keys"]), train)
+    assert settle_attention(model, config) is None
+    assert all(weight.grad is None for weight in model.parameters())
+
+    @wraps(kernel)  # what it takes is read from its signature
+    def broken(*args: Any, **given: Any) -> Any:
+        return OnlyForward.apply(kernel(*args, **given))  # type: ignore[no-untyped-call]
+
+    monkeypatch.setattr(of_torch, "varlen_attn", broken)
+    model = add_method(made(*SHAPES["fewer heads of keys"]), train)
+    assert settle_attention(model, config) == "no backward for head size 16 on this GPU"
+    for weight in model.parameters():
+        weight.requires_grad_(False)  # only evaluated
+    plain_model(model).set_attn_implementation("varlen")
+    assert settle_attention(model, config) is None
 
 
 def test_without_a_kernel_for_the_device_varlen_by_name_is_refused() -> None:
