@@ -50,8 +50,7 @@ def default_group() -> Any:
 
 def norms_in_float32(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     """Return the 2-norm of each tensor; all in one kernel where there is one."""
-    norms: list[torch.Tensor] = torch._foreach_norm(tensors, 2.0, dtype=torch.float32)
-    return norms
+    return list(torch._foreach_norm(tensors, 2.0, dtype=torch.float32))
 
 
 def import_compiler() -> None:
