@@ -13,8 +13,8 @@ from inbox.jobs import Attempt, InboxJob
 from inbox.layout import Layout, entries
 from rundir.checkpoints import complete_checkpoints, step_of
 from rundir.exit_codes import ExitCode
+from rundir.files.json_object import json_object
 from rundir.paths import RunDir
-from rundir.status import read_status
 
 _STOPPED = (ExitCode.INTERRUPTED_SAVED, ExitCode.INTERRUPTED_UNSAVED)
 
@@ -75,10 +75,7 @@ def run_of(job: InboxJob, attempt: Attempt, layout: Layout) -> RunDir | None:
 
 def status_of(run: RunDir | None) -> dict[str, Any]:
     """Return the status of a run; {} before there is one."""
-    try:
-        return {} if run is None else read_status(run)
-    except (OSError, ValueError):
-        return {}
+    return {} if run is None else json_object(run.status)
 
 
 def judge(attempt: Attempt, run: RunDir | None, code: int | None, *, is_stopped: bool) -> Ended:

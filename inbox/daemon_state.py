@@ -16,6 +16,7 @@ from inbox.jobs import jobs_in
 from inbox.layout import STATES, Layout, entries
 from inbox.requests import paused
 from rundir.atomic import write_text
+from rundir.files.json_object import json_object
 
 VERSION = 1
 HEARTBEAT_S = 30.0  # an unchanged state is written anew so often
@@ -64,11 +65,7 @@ def answer(layout: Layout) -> dict[str, Any]:
     The fields `status`, `current_file`, `current_step`, `total_steps` and `error` are those of the
     daemon that this one takes the place of.
     """
-    try:
-        written = json.loads(layout.state.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        written = {}
-    is_running = is_held(layout)
+    written, is_running = json_object(layout.state), is_held(layout)
     full = _full_disk(layout)
     job = next((waiting for waiting in jobs_in(layout.processing)), None)
     attempt = job.attempts[-1] if job is not None and job.attempts else None

@@ -11,6 +11,7 @@ from typing import Any
 from inbox.jobs import InboxJob, jobs_in
 from inbox.layout import Layout
 from rundir.atomic import write_text
+from rundir.files.json_object import json_object
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,11 +74,7 @@ def _place(result: str, layout: Layout) -> Path:
 
 def verdict_of(job: InboxJob) -> dict[str, Any]:
     """Return the verdict of a job; {} if it has none."""
-    try:
-        verdict = json.loads((job.folder / "verdict.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return verdict if isinstance(verdict, dict) else {}
+    return json_object(job.folder / "verdict.json")
 
 
 def put_verdict_aside(job: InboxJob) -> None:

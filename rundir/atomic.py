@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import shutil
 import socket
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,17 +23,17 @@ def write_bytes(path: Path, data: bytes, *, durable: bool = True) -> None:
     With `durable` the bytes reach the disk before the name does. Raises OSError (on a full disk,
     for example), and then leaves the old file as it was.
     """
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    new = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    file = new.open("xb")
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with file:
             file.write(data)
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
-        Path(name).chmod(0o666 & ~_umask())
-        Path(name).replace(path)
+        new.replace(path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        new.unlink(missing_ok=True)
         raise
 
 
@@ -52,17 +52,6 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _umask() -> int:
-    """Return the umask: the permissions that a new file does not get."""
-    try:
-        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-    except OSError:  # not Linux: to read it is to change it, for a moment and for all threads
-        mask = os.umask(0o077)
-        os.umask(mask)
-        return mask
-    return int(status.partition("Umask:")[2].split()[0], 8)
-
-
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder beside `path` that becomes `path`, complete and on disk, at the end.
@@ -71,8 +60,8 @@ def new_folder(path: Path) -> Iterator[Path]:
     exception the temporary folder is removed and `path` is not created.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=owned(path.name)))
-    temporary.chmod(0o777 & ~_umask())
+    temporary = path.with_name(owned(path.name) + secrets.token_hex(4))
+    temporary.mkdir()
     try:
         yield temporary
         sync_tree(temporary)
@@ -104,6 +93,6 @@ def _is_alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:
-        return True
+    except PermissionError:  # it is another user's
+        pass
     return True

@@ -57,7 +57,7 @@ class EventWriter:
             "name": name,
             **fields,
         }
-        line = (json.dumps(_finite(event)) + "\n").encode()
+        line = (json.dumps(finite(event)) + "\n").encode()
         start = b"\n" if self._is_torn else b""  # keeps the rest of a torn line apart
         try:
             num_written = os.write(self._fd, start + line)
@@ -101,12 +101,13 @@ class EventWriter:
         os.close(self._fd)
 
 
-def _finite(event: Event) -> Event:
-    """Return the event as JSON can hold it: NaN and infinity become their names."""
-    return {
-        key: str(value) if isinstance(value, float) and not math.isfinite(value) else value
-        for key, value in event.items()
-    }
+def finite(value: Any) -> Any:
+    """Return a value as JSON can hold it: NaN and infinity become their names."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 class EventTail:

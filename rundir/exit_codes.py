@@ -1,37 +1,28 @@
 """The exit codes of `./start.sh`, with their meaning."""
 
+from __future__ import annotations
+
 from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """The exit codes of a run; docs/run-folder.md shows them to people."""
+    """The exit codes of a run, each with its `meaning`; docs/run-folder.md shows them to people."""
 
-    DONE = 0
-    USAGE = 2
-    DOES_NOT_FIT = 3
-    PREFLIGHT = 4
-    DATA = 5
-    RANK_FAILED = 10
-    OUT_OF_MEMORY = 11
-    HANG = 12
-    INTERRUPTED_SAVED = 20
-    INTERRUPTED_UNSAVED = 21
+    meaning: str
 
-    @property
-    def meaning(self) -> str:
-        """The meaning of the code, in words."""
-        return _MEANINGS[self]
+    def __new__(cls, value: int, meaning: str = "") -> ExitCode:
+        """Return the code, with what it means in words."""
+        code = int.__new__(cls, value)
+        code._value_, code.meaning = value, meaning
+        return code
 
-
-_MEANINGS = {
-    ExitCode.DONE: "done",
-    ExitCode.USAGE: "the command line, a profile or an environment variable is wrong",
-    ExitCode.DOES_NOT_FIT: "the plan does not fit this machine",
-    ExitCode.PREFLIGHT: "this machine lacks something the run needs (a GPU, a package, disk)",
-    ExitCode.DATA: "the data set cannot be read or used",
-    ExitCode.RANK_FAILED: "a rank failed",
-    ExitCode.OUT_OF_MEMORY: "out of memory, proven",
-    ExitCode.HANG: "the run hung",
-    ExitCode.INTERRUPTED_SAVED: "interrupted, a checkpoint was saved",
-    ExitCode.INTERRUPTED_UNSAVED: "interrupted, nothing was saved",
-}
+    DONE = 0, "done"
+    USAGE = 2, "the command line, a profile or an environment variable is wrong"
+    DOES_NOT_FIT = 3, "the plan does not fit this machine"
+    PREFLIGHT = 4, "this machine lacks something the run needs (a GPU, a package, disk)"
+    DATA = 5, "the data set cannot be read or used"
+    RANK_FAILED = 10, "a rank failed"
+    OUT_OF_MEMORY = 11, "out of memory, proven"
+    HANG = 12, "the run hung"
+    INTERRUPTED_SAVED = 20, "interrupted, a checkpoint was saved"
+    INTERRUPTED_UNSAVED = 21, "interrupted, nothing was saved"

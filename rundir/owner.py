@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
+from rundir.files.json_object import json_object
 from rundir.files.lock import is_locked, lock
 from rundir.paths import RunDir
 
@@ -52,8 +53,8 @@ def take(run: RunDir, command: str) -> None:
 def owner_of(run: RunDir) -> Owner | None:
     """Return the last owner of `run`, alive or not; None if there is no record of it."""
     try:
-        return Owner(**json.loads(run.owner.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        return Owner(**json_object(run.owner))
+    except TypeError:  # of fields that are missing, or not known
         return None
 
 
@@ -91,9 +92,6 @@ def _opened(run: RunDir) -> Iterator[int | None]:
 
 
 def _is_being_written(run: RunDir) -> bool:
-    try:
-        status = json.loads(run.status.read_text(encoding="utf-8"))
-        has_ended = status["exit_code"] is not None
-        return not has_ended and abs(time.time() - status["updated_t"]) < _ELSEWHERE_S
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
+    status = json_object(run.status)
+    has_ended = status.get("exit_code", -1) is not None
+    return not has_ended and abs(time.time() - status.get("updated_t", 0.0)) < _ELSEWHERE_S

@@ -23,6 +23,7 @@ _MOST_GROUPS = 16
 
 # Phases that may take long without a tick though all is well; others are parts of a step.
 ASIDE = ("start", "eval", "checkpoint", "export", "trace")
+NCCL = "nccl:"  # before the name of a group whose collectives are NCCL's
 SCRIPT = "script"  # the phase of a rank that runs a script of the user's, which never ticks
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from rundir.atomic import owned, remove_abandoned
 
 
-def new_scratch(name: str) -> Path:
-    """Return a new folder of this process, in the temporary directory, for `airlock-NAME`.
+def new_scratch(name: str, parent: Path | None = None) -> Path:
+    """Return a new folder of this process for `airlock-NAME`, by default among temporary ones.
 
     Raises OSError when it cannot be created.
     """
-    parent = Path(tempfile.gettempdir())
+    parent = parent or Path(tempfile.gettempdir())
     remove_abandoned(parent, f"airlock-{name}")
     return Path(tempfile.mkdtemp(dir=parent, prefix=owned(f"airlock-{name}")))
 

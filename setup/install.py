@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import BinaryIO
 
+from machine.gpus.cuda_driver import NEEDS_DRIVER, VERSION_FILE, driver_version, older_build
 from setup.missing import ROOT, python_fits, required_python
 from setup.uv import WHEEL, CommandError, fetched, on_path, run, settings_of_pip
 
@@ -25,6 +26,10 @@ LOG = VENV / "install.log"
 # from the sizes of their wheels. The rest is for downloads.
 _NEEDED_CPU_GIB = 3
 _NEEDED_CUDA_GIB = 8
+
+_WHEELS = "https://download.pytorch.org/whl"
+_FOR_CPU = "--torch-backend=cpu"
+_CUDA_RUNTIME = r"^ \+ nvidia-cuda-runtime(?:-cu\d+)?==(\d+)\."  # in uv's plan
 
 _TRY_AGAIN = (
     "tries again; PIP_INDEX_URL=URL before it names a mirror of PyPI, PIP_FIND_LINKS=DIR a folder"
@@ -101,11 +106,14 @@ class Install:
                 "  PIP_CONFIG_FILE=/dev/null PIP_INDEX_URL= PIP_EXTRA_INDEX_URL= PIP_FIND_LINKS="
                 f" PIP_NO_INDEX= AIRLOCK_TORCH=cuda {self.typed}\n      looks on PyPI alone"
             )
-        has_driver = Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi")
+        has_driver = VERSION_FILE.exists() or shutil.which("nvidia-smi")
         brings_cuda, options = _brings_cuda(plan), []
         if brings_cuda and (wanted == "cpu" or not (wanted or has_driver)):
             options = self._options_for_cpu(wanted)
-        needed_gib = _NEEDED_CUDA_GIB if brings_cuda and not options else _NEEDED_CPU_GIB
+        elif brings_cuda:
+            options = self._options_for_driver(plan)
+        is_for_cpu = not brings_cuda or options == [_FOR_CPU]
+        needed_gib = _NEEDED_CPU_GIB if is_for_cpu else _NEEDED_CUDA_GIB
         if any(_free_gib(path) < needed_gib for path in (self.cache, VENV)):
             what = f"the disk is too full for .venv: {needed_gib} GiB needed, {self._room()}"
             raise SetupError(f"{what}\n  {self.typed}\n      {_TRY_AGAIN}")
@@ -114,9 +122,9 @@ class Install:
     def _options_for_cpu(self, wanted: str) -> list[str]:
         """Return uv's options for torch's CPU build; none if that is not available."""
         why = "as AIRLOCK_TORCH says" if wanted else "no NVIDIA driver here"
-        unavailable, option = "torch's build for CPU cannot be had", "--torch-backend=cpu"
+        unavailable = "torch's build for CPU cannot be had"
         try:
-            plan = self._plan(unavailable, option)
+            plan = self._plan(unavailable, _FOR_CPU)
             if _brings_cuda(plan):  # uv may not ask PyTorch's own index
                 raise self._error(unavailable, CommandError(plan))
         except SetupError:
@@ -131,7 +139,38 @@ class Install:
             f"{why}: torch will be its build for CPU, without ~3 GB of CUDA libraries; for those:"
             f" rm -rf {shlex.quote(str(VENV))}; AIRLOCK_TORCH=cuda {self.typed}"
         )
-        return [option]
+        return [_FOR_CPU]
+
+    def _options_for_driver(self, plan: str) -> list[str]:
+        """Return uv's options for the build that the driver here runs; none if that is planned."""
+        driver, runtime = driver_version(), re.search(_CUDA_RUNTIME, plan, re.MULTILINE)
+        if driver is None or runtime is None:
+            return []
+        cuda = int(runtime[1])
+        needs = (
+            f"what comes is built for CUDA {cuda}, which needs {NEEDS_DRIVER.get(cuda)} or newer"
+        )
+        try:
+            build = older_build(driver, cuda)
+        except ValueError as error:
+            say(f"{error}; {needs}, and no build of torch that is pinned here runs on it")
+            return []
+        if build is None:
+            return []
+        unavailable = f"torch's build {build} cannot be had"
+        try:
+            if f"+{build}" not in (other := self._plan(unavailable, f"--torch-backend={build}")):
+                raise self._error(unavailable, CommandError(other))
+        except SetupError:
+            say(
+                f"the NVIDIA driver is {driver}; {needs}, and {unavailable} ({LOG}). Once"
+                f" {_WHEELS}/{build} or a mirror of it can be reached:\n"
+                f"  rm -rf {shlex.quote(str(VENV))}; PIP_EXTRA_INDEX_URL={_WHEELS}/{build}"
+                f" {self.typed}"
+            )
+            return []
+        say(f"the NVIDIA driver is {driver}: torch will be its build {build}, as {needs}")
+        return [f"--torch-backend={build}"]
 
     def install(self, options: list[str]) -> None:
         """Install what is pinned, and compile it: in many containers Python cannot do that later.

@@ -13,13 +13,11 @@ from rundir.config import LaunchConfig
 from rundir.events import Event
 from rundir.paths import RunDir
 from rundir.pulse import ASIDE, read_pulse
+from state.hang_limit import allowed_s
 from state.run_state import RunState
 from state.waits import Stall, Waits
 
 _LOOK_EVERY_S = 1.0
-_LEAST_S, _STEPS = 300.0, 20  # a step may take this long, or this many usual steps
-_ASIDE = 6  # factor on the limit outside of steps and in the first one, which may compile a model
-_OF_SCRIPT_S = 1800.0  # a script may be waiting for something that comes once an hour
 _NUM_STEPS = 50  # last steps, whose durations tell the usual one
 _REAL_IO_BYTES = 64 << 10  # less than this per second is the rank's own bookkeeping
 _IDLE_SHARE = 0.005  # of a core: the most that threads which only wait take in total
@@ -37,21 +35,6 @@ class Hang:
 
     still_s: float
     limit_s: float
-
-
-def allowed_s(
-    timeout_s: float, *, step_s: float = 0.0, is_aside: bool = False, of_script: bool = False
-) -> float:
-    """Return the number of seconds without progress after which a run counts as hung.
-
-    `timeout_s` is `launch.hang_timeout_s`; `step_s` is the usual duration of a step, 0.0 while it
-    is unknown; `is_aside` says that the run is in its first step, or outside of steps, or that no
-    rank of a script waits for another.
-    """
-    if of_script:
-        return timeout_s * (_ASIDE if is_aside else 1) if timeout_s > 0 else _OF_SCRIPT_S
-    limit_s = timeout_s if timeout_s > 0 else max(_LEAST_S, _STEPS * step_s)
-    return limit_s * (_ASIDE if is_aside else 1)
 
 
 class HangWatch:
@@ -186,7 +169,7 @@ class HangWatch:
         pids = [row.pid for row in late if row.pid is not None and row.phase not in _BEFORE_GATE]
         if len(pids) < len(late) or self._has_read(pids) or self._has_computed(pids):
             return None
-        return allowed_s(self._timeout_s, is_aside=True)
+        return allowed_s(self._timeout_s, is_slow=True)
 
     def _look_at_ranks(self, now: float) -> float | None:
         pulses = [read_pulse(self._run.pulse(row.rank)) for row in self._state.status.ranks]
@@ -201,7 +184,7 @@ class HangWatch:
         if is_aside:  # a large file is read or written: no rank reports how far it is
             has_moved |= self._has_read([pulse.pid for pulse in known])
         step_s = statistics.median(self._steps) if self._steps else 0.0
-        return None if has_moved else allowed_s(self._timeout_s, step_s=step_s, is_aside=is_aside)
+        return None if has_moved else allowed_s(self._timeout_s, step_s=step_s, is_slow=is_aside)
 
     def _time_steps(self, num: int, now: float) -> None:
         if num > self._num_steps > 0:  # the first step is not like the others
@@ -216,7 +199,7 @@ class HangWatch:
         has_moved, self._seen = seen != self._seen, seen
         if has_moved or self._has_computed(pids):  # the latter is not cheap
             return None
-        return allowed_s(self._timeout_s, is_aside=self._waits.is_known, of_script=True)
+        return allowed_s(self._timeout_s, is_slow=True)
 
     def _has_read(self, pids: Sequence[int]) -> bool:
         """Return whether the processes have read or written since the last look."""

@@ -14,12 +14,11 @@ from machine.processes.activity import letter_of, output_bytes
 from rundir.control import is_asked
 from rundir.paths import RunDir
 from rundir.pulse import read_pulse
+from state.hang_limit import SLOW, allowed_s
 from state.observed_rank import ObservedRank, waits_text
 
-_WAITING_S, STALLED_S = 30.0, 300.0  # a wait is shown, and a warning given when nobody moves
-_WAITING_STEPS, _STALLED_STEPS = 5, 20  # or so many usual steps, whichever is longer
+_WAITING_S, _WAITING_STEPS = 30.0, 5  # a wait is shown then: whichever is longer
 _LOOKS = 3  # in a row that must agree
-_ENDLESS = 5  # times that, for a rank that computes in one function, and none prints
 _NUM_PAUSES, _LEAST_PAUSES = 500, 3  # between collectives, to tell a usual step
 _PASSES_ON = {"send", "recv", "isend", "irecv", "wait"}  # which belong together, or may
 
@@ -32,18 +31,13 @@ class Stall:
     limit_s: float
 
 
-def stalled_s(timeout_s: float) -> float:
-    """Return the seconds in which nobody moves that are a stall; `timeout_s` as in `Waits`."""
-    return timeout_s if timeout_s > 0 else STALLED_S
-
-
 class Waits:
     """The waits of one attempt's ranks; `timeout_s` is `launch.hang_timeout_s`."""
 
     def __init__(self, run: RunDir, timeout_s: float) -> None:
         self._run = run
         self._waiting_s = min(_WAITING_S, timeout_s / 10) if timeout_s > 0 else _WAITING_S
-        self._stalled_s = stalled_s(timeout_s)
+        self._timeout_s = timeout_s
         self._ranks: dict[int, ObservedRank] = {}
         self._num_agree = 0
         self._stretch = 1
@@ -84,7 +78,7 @@ class Waits:
             self.text = None
             return None
         self.text = waits_text(ranks)
-        limit_s = self._stretch * max(self._stalled_s, _STALLED_STEPS * step_s)
+        limit_s = self._stretch * allowed_s(self._timeout_s, step_s=step_s)
         return self._judge(ranks, waited_s, limit_s)
 
     def _has_answered(self, ranks: Iterable[int]) -> bool:
@@ -161,7 +155,7 @@ class Waits:
             at_once = len(can_come) < len(ranks) or _call_differently(waiting)
         self._num_agree = self._num_agree + 1 if at_once else 0
         is_still = all(rank.idle_s >= min(limit_s, waited_s) - _LOOKS for rank in others)
-        endless_s = _ENDLESS * limit_s
+        endless_s = SLOW * limit_s  # for a rank that computes in one function, and none prints
         is_endless = waited_s >= endless_s and all(
             min(rank.stays_s, self._silent_s) >= endless_s - 2 * _LOOKS for rank in others
         )

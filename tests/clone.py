@@ -23,6 +23,7 @@ FILES = (
     "airlock",
     "test.sh",
     ".ci/run",
+    "machine/gpus/cuda_driver.py",
     "machine/processes/parent.py",
 )
 UV = Path(uv.find_uv_bin())
@@ -171,16 +172,16 @@ def torch_with_cuda(clone: Clone) -> str:
     """Return the requirement of a torch that depends on CUDA's libraries, in a local folder."""
     folder = clone.root.parent / "cuda"
     folder.mkdir(exist_ok=True)
-    make_wheel(folder / "torch-9.0-py3-none-any.whl", needs="nvidia-cublas")
-    make_wheel(folder / "nvidia_cublas-1.0-py3-none-any.whl")
+    make_wheel(folder / "torch-9.0-py3-none-any.whl", needs="nvidia-cuda-runtime")
+    make_wheel(folder / "nvidia_cuda_runtime-13.0.96-py3-none-any.whl")
     return f"--no-index\n--find-links {folder}\ntorch==9.0\n"
 
 
-def torch_for_cpu(clone: Clone) -> str:
-    """Return the requirement of a torch without them, named like the CPU build."""
-    folder = clone.root.parent / "cpu"
+def torch_for_cpu(clone: Clone, build: str = "cpu") -> str:
+    """Return the requirement of a torch without them, named like the CPU build or another."""
+    folder = clone.root.parent / build
     folder.mkdir()
-    make_wheel(folder / "torch-9.0+cpu-py3-none-any.whl")
+    make_wheel(folder / f"torch-9.0+{build}-py3-none-any.whl")
     return f"--no-index\n--find-links {folder}\ntorch==9.0\n"
 
 

@@ -14,6 +14,7 @@ import ctypes
 import hashlib
 import multiprocessing
 import os
+import pickle
 import signal
 import socket
 import subprocess
@@ -272,6 +273,38 @@ def native_loop(rank: int) -> None:
     waits_for_the_other()
 
 
+def as_with_nccl(num_called: int) -> None:
+    """Look like a process that uses a GPU, and whose NCCL has completed 3 of its collectives.
+
+    A stand-in where there is none: torch built for CPU has no recorder of NCCL's.
+    """
+    status = {"last_enqueued_collective": num_called, "last_completed_collective": 3}
+    dumped = pickle.dumps({"entries": [], "pg_status": {"0": status}})
+    sys.modules["torch._C._distributed_c10d"]._dump_nccl_trace = lambda **_: dumped  # type: ignore[attr-defined]
+    torch.cuda.is_initialized = lambda: True
+
+
+def spins_in_the_driver() -> None:
+    """Wait as `.item()` does for a GPU: in native code, without the GIL, at full speed."""
+    hashlib.pbkdf2_hmac("sha256", b"a", b"b", 1 << 30)  # waits
+
+
+def sleeps_beside_nccl(rank: int) -> None:
+    """It sleeps, and the other waits for it in a collective of NCCL's."""
+    train()
+    as_with_nccl(3 if rank == 1 else 4)
+    if rank == 1:
+        time.sleep(FOR_EVER_S)  # at fault
+    spins_in_the_driver()
+
+
+def link_of_nccl_is_broken(_rank: int) -> None:
+    """All ranks wait in the same collective of NCCL's, which does not end."""
+    train()
+    as_with_nccl(4)
+    spins_in_the_driver()
+
+
 def key_of_nobody(rank: int) -> None:
     """It asks the store for a key that nobody sets."""
     train()
@@ -355,6 +388,8 @@ CASES: dict[str, Callable[[int], None]] = {
         waits_at_a_socket,
         python_loop,
         native_loop,
+        sleeps_beside_nccl,
+        link_of_nccl_is_broken,
         key_of_nobody,
         recv_without_send,
         waits_for_a_program,

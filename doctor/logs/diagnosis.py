@@ -5,24 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from doctor.logs.choose import suspects
-from doctor.logs.frozen_start import frozen_start
+from doctor.logs.ending import frozen_start
 from doctor.logs.lagging import where_each_was, who_lags
 from doctor.logs.reading import Log, find_logs
-from doctor.logs.rules import Rule, filled, load_rules
+from doctor.logs.rules import EXCEPTION, RAISED, Rule, filled, load_rules
 from doctor.logs.search import Found, Search
-from doctor.logs.suspect import EXCEPTION, Suspect
-from doctor.logs.verdict import Evidence, Verdict
+from doctor.logs.sightings import Sighting
+from doctor.logs.verdict import Evidence, Verdict, written_verdict
 
 _MOST_EVIDENCE = 4
 _OF_CASCADE = 0.3  # the highest confidence for what only follows from something else
-
-UNKNOWN = Verdict(
-    cause="unknown",
-    title="No known problem in this log",
-    why="No rule matches a line of it, and it has no traceback.",
-    fix="./airlock doctor FOLDER   # with the logs of all ranks and of the launcher",
-    confidence=0.0,
-)
 
 
 def diagnose(names: Iterable[str], rules: Sequence[Rule] | None = None) -> Verdict:
@@ -42,24 +34,23 @@ def search(logs: Sequence[Log], rules: Sequence[Rule] | None = None) -> Found:
     return searching.found
 
 
-def verdict_of(ordered: Sequence[Suspect], results: Found) -> Verdict:
+def verdict_of(ordered: Sequence[Sighting], results: Found) -> Verdict:
     """Return the verdict on the first suspect."""
     if not ordered:
         if results.num_logs == 1 and results.ends_at_begin is not None:  # of several, one may go on
             return frozen_start(results.ends_at_begin)
-        return UNKNOWN
-    first = ordered[0]
-    seen, rule = first.sighting, first.rule
+        return written_verdict("log.unknown", {})
+    seen, rule = ordered[0], ordered[0].rule
     title, why, fix = (filled(text, seen.groups) for text in (rule.title, rule.why, rule.fix))
-    confidence, rank = rule.confidence, _rank(first, ordered, results)
+    confidence, rank = rule.confidence, _rank(seen, ordered, results)
     if rule.role == "cascade":
-        lag = who_lags([suspect.sighting for suspect in ordered])
+        lag = who_lags(ordered)
         confidence, rank = min(confidence, _OF_CASCADE), rank if lag.rank is None else lag.rank
         why = f"{why} The root cause is not in this log. {lag.told}".strip()
     if rule.tells_lines:
         places, show = where_each_was(results.sightings, rank)
         why, fix = f"{why} {places}".strip(), f"{show}   # {fix}" if show else fix
-    if seen.rule is None:
+    if rule is RAISED:
         title = seen.exception
         fix = seen.own.show if seen.own else "look at the traceback above this line"
     return Verdict(
@@ -69,43 +60,38 @@ def verdict_of(ordered: Sequence[Suspect], results: Found) -> Verdict:
         fix=fix,
         confidence=confidence,
         rank=rank,
-        evidence=tuple(_evidence(first, ordered)),
+        evidence=tuple(_evidence(seen, ordered)),
         role=rule.role,
     )
 
 
-def _rank(first: Suspect, ordered: Sequence[Suspect], results: Found) -> int | None:
+def _rank(first: Sighting, ordered: Sequence[Sighting], results: Found) -> int | None:
     """Return the line's own rank, or else that of torch elastic's summary or of the same cause."""
-    seen = first.sighting
-    if seen.rank is not None and "local_rank: " not in seen.text:
-        return seen.rank
+    if first.rank is not None and "local_rank: " not in first.text:
+        return first.rank
     if results.first_failed_rank is not None:
         return results.first_failed_rank
-    same = (suspect.sighting.rank for suspect in ordered if suspect.rule.cause == first.rule.cause)
-    return next((rank for rank in (seen.rank, *same) if rank is not None), None)
+    same = (seen.rank for seen in ordered if seen.rule.cause == first.rule.cause)
+    return next((rank for rank in (first.rank, *same) if rank is not None), None)
 
 
-def _evidence(first: Suspect, ordered: Sequence[Suspect]) -> list[Evidence]:
+def _evidence(first: Sighting, ordered: Sequence[Sighting]) -> list[Evidence]:
     """Return the line itself, the user's line that led to it, and what else shows the same cause.
 
     That is the line of another rule, then the same line of other ranks.
     """
-    seen = first.sighting
-    evidence = [Evidence(seen.log.name, seen.line, seen.text)]
-    if seen.own is not None:
-        evidence.append(Evidence(seen.log.name, seen.own.line, seen.own.text))
-    proofs = (suspect.sighting for suspect in ordered if suspect.rule.cause == first.rule.cause)
+    evidence = [Evidence(first.log.name, first.line, first.text)]
+    if first.own is not None:
+        evidence.append(Evidence(first.log.name, first.own.line, first.own.text))
     lines = [(line.file, line.line) for line in evidence]
-    proof = next((suspect for suspect in proofs if suspect.rule is not first.rule), None)
-    if (
-        proof is not None
-        and first.rule.role == "root"
-        and (proof.log.name, proof.line) not in lines
-    ):
+    proofs = (seen for seen in ordered if seen.rule.cause == first.rule.cause)
+    proof = next((seen for seen in proofs if seen.rule is not first.rule), None)
+    is_root = first.rule.role == "root"
+    if proof is not None and is_root and (proof.log.name, proof.line) not in lines:
         evidence.append(Evidence(proof.log.name, proof.line, proof.text))
-    ranks = {seen.rank}
+    ranks = {first.rank}
     alike = () if first.rule.cause == EXCEPTION else ordered
-    for other in (suspect.sighting for suspect in alike if suspect.rule is first.rule):
+    for other in (seen for seen in alike if seen.rule is first.rule):
         if other.rank not in (*ranks, None) and len(evidence) < _MOST_EVIDENCE:
             ranks.add(other.rank)
             evidence.append(Evidence(other.log.name, other.line, other.text))

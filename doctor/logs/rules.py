@@ -85,6 +85,18 @@ class Rule:
     at_end: bool = False
 
 
+EXCEPTION = "python-exception"
+# The rule of an exception that no other knows.
+RAISED = Rule(
+    cause=EXCEPTION,
+    title="",
+    role="symptom",
+    match=(),
+    confidence=0.5,
+    why="The program raised this exception, and no rule knows it: what it says is what there is.",
+)
+
+
 def filled(text: str, groups: dict[str, str | None]) -> str:
     """Return `text` with `{name}` replaced by what the group of that name matched.
 
@@ -136,22 +148,15 @@ def _rule(row: dict[str, Any]) -> Rule:
         key: tuple(Pattern.of(text) for text in row.get(key, ()))
         for key in ("match", "needs", "unless")
     }
-    return Rule(
-        cause=row["cause"],
-        title=row["title"],
-        role=row["role"],
-        why=" ".join(row.get("why", "").split()),
-        fix=row.get("fix", "").strip(),
-        fix_in_profile=row.get("fix_in_profile", "").strip(),
-        confidence=float(row.get("confidence", 0.9)),
-        beats=frozenset(row.get("beats", ())),
-        source=tuple(row.get("source", ())),
-        example=row.get("example", ""),
-        covers_traceback=row.get("covers_traceback", False),
-        tells_lines=row.get("tells_lines", False),
-        at_end=row.get("at_end", False),
-        **patterns,
-    )
+    values = {
+        "why": " ".join(row.get("why", "").split()),
+        "fix": row.get("fix", "").strip(),
+        "fix_in_profile": row.get("fix_in_profile", "").strip(),
+        "confidence": float(row.get("confidence", 0.9)),
+        "beats": frozenset(row.get("beats", ())),
+        "source": tuple(row.get("source", ())),
+    }
+    return Rule(**row | values | patterns)
 
 
 def _check_fields(row: dict[str, Any]) -> None:
@@ -194,7 +199,7 @@ def contradictions(rules: Iterable[Rule]) -> list[str]:
     beaten: dict[str, set[str]] = {}
     for rule in rules:
         beaten.setdefault(rule.cause, set()).update(rule.beats)
-    known = beaten.keys() | {"python-exception"}
+    known = beaten.keys() | {EXCEPTION}
     return [
         f"{cause} beats {other!r}, " + ("which beats it" if other in known else "which is no cause")
         for cause, others in sorted(beaten.items())

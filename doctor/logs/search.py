@@ -8,12 +8,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from doctor.logs.ending import MOST_AFTER, num_lines_after
-from doctor.logs.frozen_start import last_begin
+from doctor.logs.ending import MOST_AFTER, last_begin, num_lines_after
 from doctor.logs.own_report import lines_of_own_report
 from doctor.logs.prefilter import Prefilter, holds
 from doctor.logs.reading import Log, blocks
-from doctor.logs.rules import Pattern, Rule
+from doctor.logs.rules import RAISED, Pattern, Rule
 from doctor.logs.segments import Segment, Segments
 from doctor.logs.sightings import Groups, Sighting, first_failed_rank, sighting_of
 from doctor.logs.tracebacks import Traceback, tracebacks
@@ -59,7 +58,7 @@ class Search:
         self._order = {pattern: number for number, pattern in enumerate(self._rules)}
         self._conditions = {pattern for rule in rules for pattern in (*rule.needs, *rule.unless)}
         self._prefilter = Prefilter([*self._rules, *self._conditions])
-        self._num_seen: Counter[Rule | None] = Counter()
+        self._num_seen: Counter[Rule] = Counter()
         self._has_warned = False  # the log being read
 
     def read(self, log: Log, number: int) -> None:
@@ -84,9 +83,9 @@ class Search:
             segment, patterns = self._told(segments, start, raised, candidates)
             rules = self._matched(segment, patterns - self._benign)
             if start in raised and not raised[start].is_wrapper:
-                rules[None] = {}
+                rules[RAISED] = {}
             if self._matched(segment, patterns & self._benign):
-                rules = {rule: groups for rule, groups in rules.items() if rule and rule.at_end}
+                rules = {rule: groups for rule, groups in rules.items() if rule.at_end}
             if not rules:
                 continue
             counted = self._count_signs(log, segments, counted, start)
@@ -105,7 +104,7 @@ class Search:
                     seen = replace(seen, num_signs=self.found.num_signs[log.name])
                     self.found.sightings.append(seen)
                     self._has_warned |= seen.is_warning
-            if any(rule is not None and rule.at_end for rule in rules):
+            if any(rule.at_end for rule in rules):
                 ending = segment
             else:
                 last = segment.end
@@ -157,9 +156,9 @@ class Search:
             return message, possible
         return segment, patterns
 
-    def _matched(self, segment: Segment, patterns: Iterable[Pattern]) -> dict[Rule | None, Groups]:
+    def _matched(self, segment: Segment, patterns: Iterable[Pattern]) -> dict[Rule, Groups]:
         """Return the rules whose patterns match, with or without the line's prefixes."""
-        groups_by_rule: dict[Rule | None, Groups] = {}
+        groups_by_rule: dict[Rule, Groups] = {}
         for pattern in sorted(patterns, key=lambda known: self._order.get(known, -1)):
             match = None if pattern in self.found.seen else pattern.search(segment)
             if match is None:
@@ -184,7 +183,7 @@ class Search:
                 stack.is_ignored
                 or (is_covered and is_chained)
                 or any(
-                    rule is not None and rule.covers_traceback
+                    rule.covers_traceback
                     for segment in above
                     for rule in self._matched(
                         segment, candidates.get(segment.start, set()) & self._benign

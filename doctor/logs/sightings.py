@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from doctor.logs.crash import call_at_crash
 from doctor.logs.prefix import Time
 from doctor.logs.reading import Log
 from doctor.logs.rules import Rule
 from doctor.logs.segments import Segment, Segments
-from doctor.logs.tracebacks import Traceback, show_code
+from doctor.logs.tracebacks import Frame, Traceback, is_own, show_code
 
 Groups = dict[str, str | None]
 
@@ -24,6 +23,14 @@ _SUMMARY_LINE = re.compile(r"^\s*(?:exitcode|error_file|traceback)\s*:|failed \(
 _FIRST_FAILURE = b"root cause (first observed failure)"
 # Not by SIGHUP, SIGINT or SIGTERM: those are sent to all ranks from outside.
 _FIRST_TO_FAIL = re.compile(rb"failed \(exitcode: (?!-(?:1|2|15)\))-?\d+\) local_rank: (\d+)")
+
+# The stacks that faulthandler leaves in a log when a process crashes.
+_CRASH = b"fatal python error: "
+_FAR_BYTES = 16 << 10  # below the line that says why: a C++ stack may stand between
+_MOST_OF_STACKS = 2000  # of all stacks
+
+_THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+.* \(most recent call first\):")
+_CRASH_FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<where>.+)$')
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +53,9 @@ class Begin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sighting:
-    """A line that `rule` matches, or (no rule) an exception; `own` is the user's call above it."""
+    """A line that `rule` matches, or an exception that none does; `own`: the user's call above."""
 
-    rule: Rule | None
+    rule: Rule
     log: Log
     line: int
     text: str
@@ -70,7 +77,7 @@ def sighting_of(
     place: tuple[int, int],
     segments: Segments,
     segment: Segment,
-    rule: Rule | None,
+    rule: Rule,
     groups: Groups,
     stack: Traceback | None,
 ) -> Sighting:
@@ -106,7 +113,7 @@ def _begin(place: tuple[int, int], segments: Segments, stack: Traceback | None) 
 
 
 def _own_call(segments: Segments, segment: Segment, stack: Traceback | None) -> OwnCall | None:
-    frame = call_at_crash(segments, segment) if stack is None else stack.own_frame
+    frame = _call_at_crash(segments, segment) if stack is None else stack.own_frame
     if frame is None:
         return None
     code = f"{frame.file}, line {frame.line}" + (f", in {frame.where}" if frame.where else "")
@@ -151,3 +158,33 @@ def _shortened(text: str) -> str:
     """Shorten a line for quoting."""
     text = text.strip()
     return text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 1] + "…"
+
+
+def _call_at_crash(segments: Segments, line: Segment) -> Frame | None:
+    """Return the innermost call in the user's own code when the process crashed at or below `line`.
+
+    It is that of the thread that crashed, or else of the main thread, which comes last. None if the
+    log has no stacks there, or none of them has a call of the user's.
+    """
+    position = segments.lower.find(_CRASH, line.start, line.end + _FAR_BYTES)
+    if position < 0:
+        return None
+    header = segments.at(segments.start_at(position))
+    threads: list[tuple[bool, list[Frame]]] = []
+    for segment in segments.after(header, _MOST_OF_STACKS):
+        if segment.stripped.rank != header.stripped.rank:
+            continue
+        text = segment.stripped.text
+        if thread := _THREAD.match(text):
+            threads.append((thread[1] == "Current thread", []))
+        elif threads and (frame_match := _CRASH_FRAME.match(text)):
+            frame = Frame(
+                segment, frame_match["file"], int(frame_match["line"]), frame_match["where"]
+            )
+            threads[-1][1].append(frame)
+        elif not text.startswith(("  ", "Current thread", "Thread")):
+            break
+    threads.reverse()
+    threads.sort(key=lambda thread: not thread[0])
+    calls = (frame for _, frames in threads for frame in frames if is_own(frame.file))
+    return next(calls, None)

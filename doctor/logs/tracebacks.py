@@ -46,11 +46,6 @@ class Frame:
     line: int
     where: str
 
-    @property
-    def is_own(self) -> bool:
-        """True if the code is the user's own rather than a library's."""
-        return is_own(self.file)
-
 
 def show_code(file: str, line: int | str) -> str:
     """Return a command that opens a source file at a line."""
@@ -85,7 +80,7 @@ class Traceback:
     def own_frame(self) -> Frame | None:
         """The innermost call in the user's own code."""
         frames = [*(self.around.frames if self.around else ()), *self.frames]
-        return next((frame for frame in reversed(frames) if frame.is_own), None)
+        return next((frame for frame in reversed(frames) if is_own(frame.file)), None)
 
     @property
     def begin(self) -> Segment:

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import textwrap
-from dataclasses import dataclass
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from itertools import islice
+from pathlib import Path
 from typing import Any
+
+from rundir.paths import shown
 
 _WIDTH = 100  # columns
 _LIKELY = 0.6  # the lowest confidence that is called likely
+_TEXTS = ("cause", "title", "why", "fix")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +82,38 @@ class Verdict:
             "title": self.title,
             "why": self.why,
             "rank": self.rank,
-            "evidence": [
-                {"file": evidence.file, "line": evidence.line, "text": evidence.text}
-                for evidence in self.evidence
-            ],
+            "evidence": [asdict(evidence) for evidence in self.evidence],
             "fix": self.fix,
             "confidence": self.confidence,
         }
+
+
+@cache
+def _written() -> dict[str, dict[str, Any]]:
+    file = Path(__file__).parent.parent / "verdicts.toml"
+    return tomllib.loads(file.read_text(encoding="utf-8"))
+
+
+def written_verdict(
+    key: str, words: Mapping[str, object], *, confidence: float | None = None, **fields: Any
+) -> Verdict:
+    """Return the verdict `key` of verdicts.toml, with `words` in its texts, and further `fields`.
+
+    It has the confidence that is written there, unless another is given.
+    """
+    section, _, name = key.partition(".")
+    row = _written()[section][name]
+    known = {**_written()["text"], **words}
+    texts = {text: row.get(text, "").format_map(known) for text in _TEXTS}
+    given = {} if confidence is None else {"confidence": confidence}
+    return Verdict(**row | texts | given | fields)
+
+
+def first_line_with(path: Path, text: str) -> tuple[Evidence, ...]:
+    """Return the first line of a file that has `text` in it, if there is one."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ()
+    matching = ((number, line) for number, line in enumerate(lines, 1) if text in line)
+    return tuple(Evidence(shown(path), at, line.strip()) for at, line in islice(matching, 1))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from doctor.logs.verdict import Evidence, Verdict
+from doctor.logs.verdict import Evidence, Verdict, written_verdict
 from doctor.outside.observe import ObservedProcess
 from doctor.outside.running_job import RunningJob
 from doctor.outside.spy import INSTALL
@@ -29,29 +30,32 @@ class Case:
 
     def verdict(
         self,
-        cause: str,
-        title: str,
-        why: str = "",
+        key: str,
         *,
         first: ObservedProcess | None = None,
-        fix: str,
-        confidence: float,
-        is_proven: bool = False,
+        confidence: float | None = None,
+        **words: object,
     ) -> Verdict:
-        """Create a verdict, with what every rank does, and the lines they are at as evidence."""
+        """Create a verdict of verdicts.toml, with what every rank does, and its line as evidence.
+
+        Its texts have `words` in them, and what is known of the `first` rank: `who` it is, the line
+        `at` which it is, a command to `show` that.
+        """
+        known: dict[str, object] = {"pid": self.pid, "first": first}
+        if first is not None:
+            known |= {"who": self.who(first), "at": first.where, "show": first.show}
         others = [rank for rank in self.seen if rank is not first]
         shown = [rank for rank in (first, *others) if rank is not None][:_MOST_SHOWN]
         doings = "; ".join(f"{self.who(rank)} {rank.doing}" for rank in self.seen[:_MANY])
         more = f"; and {len(self.seen) - _MANY} more" if len(self.seen) > _MANY else ""
         looked_at = f"Looked at for {self.span_s:.0f} s: {doings}{more}." if doings else ""
-        return Verdict(
-            cause=cause,
+        verdict = written_verdict(f"outside.{key}", known | words, confidence=confidence)
+        return replace(
+            verdict,
             rank=first.rank if first and not self.job.is_alone else None,
-            title=title[0].upper() + title[1:],
-            why=" ".join(part for part in (why, looked_at, self._caveat()) if part),
-            fix=fix + self._ask_for_py_spy(),
-            confidence=confidence,
-            is_proven=is_proven,
+            title=verdict.title[0].upper() + verdict.title[1:],
+            why=" ".join(part for part in (verdict.why, looked_at, self._caveat()) if part),
+            fix=verdict.fix + self._ask_for_py_spy(),
             evidence=tuple(_evidence(self.who(rank), rank) for rank in shown if rank.last.main),
         )
 

@@ -16,19 +16,12 @@ import psutil
 from doctor.outside.running_job import RunningJob
 from doctor.outside.spy import Dump, as_stack, dump, own_call
 from doctor.runs.rank_stacks import Call, Stack
-from machine.processes.activity import all_io_bytes, state_of
+from machine.processes.activity import all_io_bytes, busy_s, state_of
 
 _NUM_LOOKS, _NUM_LONG = 5, 16  # a job on GPUs may be in one call for many seconds
 _EVERY_S = 0.7
 _BUSY = 0.05  # of a core: less is what threads take that only wait
 _BUSY_BYTES_PER_S = 64 << 10
-_LETTERS = {
-    psutil.STATUS_STOPPED: "T",
-    psutil.STATUS_TRACING_STOP: "t",
-    psutil.STATUS_DISK_SLEEP: "D",
-    psutil.STATUS_RUNNING: "R",
-    psutil.STATUS_ZOMBIE: "Z",
-}
 _TORCH = re.compile(r"/torch/(distributed|nn/parallel)/")
 _WRAPPERS = ("wrapper", "inner", "_wait", "wait")
 _RENDEZVOUS = re.compile(r"/torch/distributed/(rendezvous\.py|elastic/rendezvous/)")
@@ -128,6 +121,11 @@ class ObservedProcess:
         return f"{self.waits_in} of the kernel" if self.waits_in else "an unknown place"
 
     @property
+    def show(self) -> str:
+        """A command that shows the line it is at, or else what the kernel does for it."""
+        return f"sudo cat /proc/{self.pid}/stack" if self.stack is None else self.stack.show
+
+    @property
     def source(self) -> str:
         """The text of the line of the user's code that it is at."""
         call = self.own or (self.last.main[0] if self.last.main else None)
@@ -158,7 +156,7 @@ def observe(job: RunningJob) -> list[ObservedProcess]:
     """Return what is seen of each rank within three seconds; up to eleven if none of them moves."""
     seen = [ObservedProcess(rank=rank, process=process) for rank, process in job.ranks.items()]
     before = {
-        seen_rank.rank: (_cpu_s(seen_rank.process), all_io_bytes([seen_rank.pid])[0])
+        seen_rank.rank: (busy_s([seen_rank.pid]), all_io_bytes([seen_rank.pid])[0])
         for seen_rank in seen
     }
     started_s = time.monotonic()
@@ -171,7 +169,7 @@ def observe(job: RunningJob) -> list[ObservedProcess]:
     for seen_rank in seen:
         seen_rank.span_s = time.monotonic() - started_s
         cpu_s, read = before[seen_rank.rank]
-        seen_rank.cpu_s = max(0.0, _cpu_s(seen_rank.process) - cpu_s)
+        seen_rank.cpu_s = max(0.0, busy_s([seen_rank.pid]) - cpu_s)
         seen_rank.read_bytes = max(0, all_io_bytes([seen_rank.pid])[0] - read)
         seen_rank.connecting = _connecting(seen_rank.process)
         script = _script(seen_rank.process)
@@ -195,8 +193,8 @@ def workers_of(seen: ObservedProcess) -> list[ObservedProcess]:
 
 def _look_at(seen: ObservedProcess) -> None:
     seen.on_gpu = seen.on_gpu or _has_gpu(seen.pid)
-    seen.letters.append(_letter(seen.process))
-    _, seen.waits_in = state_of(seen.pid)
+    letter, seen.waits_in = state_of(seen.pid)
+    seen.letters.append(letter)
     new = dump(seen.pid)
     if seen.last.main and new.main != seen.last.main:
         seen.stands = False
@@ -209,22 +207,6 @@ def _may_be_long(seen: Sequence[ObservedProcess]) -> bool:
     return all(seen_rank.on_gpu and seen_rank.stands for seen_rank in seen) and not any(
         seen_rank.letter in ("T", "t", "D") for seen_rank in seen
     )
-
-
-def _letter(process: psutil.Process) -> str:
-    try:
-        return _LETTERS.get(process.status(), "S")
-    except psutil.Error:
-        return ""
-
-
-def _cpu_s(process: psutil.Process) -> float:
-    total = 0.0
-    with contextlib.suppress(psutil.Error):
-        for member in (process, *process.children(recursive=True)):
-            with contextlib.suppress(psutil.Error):
-                total += sum(member.cpu_times()[:2])
-    return total
 
 
 def _connecting(process: psutil.Process) -> tuple[str, ...]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
 
@@ -15,6 +16,7 @@ from rundir.errors import UserError
 from rundir.paths import ROOT
 
 _SAME_JOB = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "TORCHELASTIC_RUN_ID")
+_OVER = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 _NO_RANK = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 _SPAWNED = "multiprocessing.spawn"  # in the command of a process started by torch's or Python's
 _ADDRESS_OPTIONS = (
@@ -24,6 +26,7 @@ _ADDRESS_OPTIONS = (
     "master_addr",
     "main_process_ip",
 )
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +71,7 @@ def find_job(pid: int) -> RunningJob:
             error
         )
     except psutil.AccessDenied as error:
-        who = _user(pid)
+        who = _asked(lambda: f"user {psutil.Process(pid).username()}", "another user")
         raise UserError(
             f"process {pid} is of {who}, and may not be looked at",
             do=f"cd {shlex.quote(str(ROOT))} && sudo {shlex.quote(sys.executable)} -P -m launch "
@@ -77,7 +80,9 @@ def find_job(pid: int) -> RunningJob:
     if _rank(environ) is not None:
         return _of_environment(environ, list(psutil.process_iter()))
     for child in below:
-        if _rank(above := _environ(child)) is not None and _is_python(child):
+        if _rank(above := _asked(child.environ, dict[str, str]())) is not None and _is_python(
+            child
+        ):
             return _of_environment(above, below)
     return _without_ranks(process, below)
 
@@ -87,14 +92,14 @@ def _of_environment(environ: Mapping[str, str], among: Sequence[psutil.Process])
     ranks: dict[int, psutil.Process] = {}
     taken: dict[int, int] = {}  # rank by pid, of a rank's children as well
     for process in sorted(among, key=_started):
-        own = _environ(process)
+        own = _asked(process.environ, dict[str, str]())
         rank = _rank(own)
         if rank is None or any(own.get(name) != environ.get(name) for name in _SAME_JOB):
             continue
-        if not _is_python(process) or not _is_there(process):
+        if not _is_python(process) or _asked(process.status, psutil.STATUS_DEAD) in _OVER:
             continue
         taken[process.pid] = rank
-        if taken.get(_parent(process)) != rank:
+        if taken.get(_asked(process.ppid, 0)) != rank:
             ranks.setdefault(rank, process)
     world_size = _number(environ, "WORLD_SIZE") or len(ranks)
     num_local = _number(environ, "LOCAL_WORLD_SIZE") or 0
@@ -130,25 +135,19 @@ def _without_ranks(process: psutil.Process, below: Sequence[psutil.Process]) -> 
         ranks = dict(enumerate(spawned))
         return RunningJob(ranks=ranks, world_size=len(ranks), by_order=True)
     last = programs[0]
-    while (
-        len(
-            next_ones := [
-                candidate for candidate in _below(last, programs) if not _is_fork(candidate, last)
-            ]
-        )
-        == 1
-    ):
-        last = next_ones[0]  # accelerate launch, a wrapper: what they start is meant
+    while len(started := _started_by(last, programs)) == 1:
+        last = started[0]  # accelerate launch, a wrapper: what they start is meant
     return RunningJob(ranks={0: last}, world_size=1, address=_address_option(_command(last)))
 
 
-def _below(process: psutil.Process, among: Sequence[psutil.Process]) -> list[psutil.Process]:
-    return [child for child in among if _parent(child) == process.pid]
-
-
-def _is_fork(process: psutil.Process, parent: psutil.Process) -> bool:
-    """Return whether a process is a fork of its parent or its helper, as a DataLoader's worker."""
-    return _has(process, (_SPAWNED,)) or _command(process) == _command(parent)
+def _started_by(parent: psutil.Process, among: Sequence[psutil.Process]) -> list[psutil.Process]:
+    """Return the children of a process without forks of it or its helper, as DataLoader workers."""
+    children = (child for child in among if _asked(child.ppid, 0) == parent.pid)
+    return [
+        child
+        for child in children
+        if not _has(child, (_SPAWNED,)) and _command(child) != _command(parent)
+    ]
 
 
 def _address_option(command: Sequence[str]) -> str:
@@ -168,18 +167,20 @@ def _number(environ: Mapping[str, str], name: str) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-def _environ(process: psutil.Process) -> dict[str, str]:
+def _asked(ask: Callable[[], Answer], otherwise: Answer) -> Answer:
+    """Return what the kernel says of a process; `otherwise` if it is gone, or not ours to ask."""
     try:
-        return process.environ()
-    except (psutil.Error, OSError):
-        return {}
+        return ask()
+    except (psutil.Error, OSError, KeyError):
+        return otherwise
 
 
 def _command(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except (psutil.Error, OSError):
-        return []
+    return _asked(process.cmdline, [])
+
+
+def _started(process: psutil.Process) -> tuple[float, int]:
+    return _asked(process.create_time, 0.0), process.pid
 
 
 def _has(process: psutil.Process, words: Sequence[str]) -> bool:
@@ -189,36 +190,8 @@ def _has(process: psutil.Process, words: Sequence[str]) -> bool:
 
 def _is_python(process: psutil.Process) -> bool:
     """Return whether a process is an interpreter, or has one built in."""
-    with contextlib.suppress(psutil.Error, OSError):
-        if "python" in Path(process.exe()).name.lower():
-            return True
+    if "python" in Path(_asked(process.exe, "")).name.lower():
+        return True
     with contextlib.suppress(OSError):
         return b"libpython" in Path(f"/proc/{process.pid}/maps").read_bytes()
     return False
-
-
-def _is_there(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.Error):
-        return process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-    return False
-
-
-def _parent(process: psutil.Process) -> int:
-    try:
-        return process.ppid()
-    except psutil.Error:
-        return 0
-
-
-def _started(process: psutil.Process) -> tuple[float, int]:
-    try:
-        return process.create_time(), process.pid
-    except psutil.Error:
-        return 0.0, process.pid
-
-
-def _user(pid: int) -> str:
-    try:
-        return f"user {psutil.Process(pid).username()}"
-    except (psutil.Error, KeyError):
-        return "another user"

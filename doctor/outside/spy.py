@@ -19,27 +19,20 @@ from machine.typed import pip_install
 _TIMEOUT_S = 10.0
 _TRIES = 3  # memory that changes while it is read may not be understood
 INSTALL = pip_install("py-spy>=0.4")
-
-
-@dataclass(frozen=True, slots=True)
-class Thread:
-    """One thread of a process; `calls` begin with the innermost."""
-
-    number: int  # its id in the kernel; that of the main thread is the process's
-    calls: tuple[Call, ...]
+Calls = tuple[Call, ...]  # of one thread, the innermost first
 
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """What py-spy says of a process: its threads, the main one first, or why there are none."""
+    """What py-spy says of a process: its threads' calls, the main one's first, or why none."""
 
-    threads: tuple[Thread, ...] = ()
+    threads: tuple[Calls, ...] = ()
     why_not: str = ""
 
     @property
-    def main(self) -> tuple[Call, ...]:
-        """The calls of the main thread, the innermost first."""
-        return self.threads[0].calls if self.threads else ()
+    def main(self) -> Calls:
+        """The calls of the main thread."""
+        return self.threads[0] if self.threads else ()
 
 
 def program() -> str | None:
@@ -80,38 +73,29 @@ def _error(text: str) -> str:
     return lines[-1].removeprefix("Error: ") if lines else "py-spy shows no thread of it"
 
 
-def parse(text: str, pid: int) -> tuple[Thread, ...]:
-    """Return the threads in the output of `py-spy dump --json`, the main one first."""
+def parse(text: str, pid: int) -> tuple[Calls, ...]:
+    """Return the calls of each thread in the output of `py-spy dump --json`, the main one first."""
     try:
-        read: list[dict[str, Any]] = json.loads(text)
-        threads = [
-            Thread(
-                int(thread["os_thread_id"] or 0),
-                tuple(_call(call) for call in thread["frames"]),
-            )
-            for thread in read
-        ]
-    except (ValueError, KeyError, TypeError):
+        threads: list[dict[str, Any]] = json.loads(text)
+        # The id of the main thread, in the kernel, is the process's.
+        threads.sort(key=lambda thread: int(thread["os_thread_id"] or 0) != pid)
+        return tuple(tuple(map(_call, thread["frames"])) for thread in threads if thread["frames"])
+    except (ValueError, KeyError, TypeError, AttributeError):
         return ()
-    return tuple(
-        sorted(
-            (thread for thread in threads if thread.calls), key=lambda thread: thread.number != pid
-        )
-    )
 
 
 def _call(read: dict[str, Any]) -> Call:
     return Call(file=read["filename"], line=read["line"], where=read["name"])
 
 
-def as_stack(threads: Sequence[Thread], script: str = "") -> Stack | None:
+def as_stack(threads: Sequence[Calls], script: str = "") -> Stack | None:
     """Return a process's stack in the shape of the doctor's others; None if nothing is known.
 
     `script` is what the process runs: the user's own code, even below site-packages.
     """
     if not threads:
         return None
-    main, *others = (_stack(thread.calls, script) for thread in threads)
+    main, *others = (_stack(calls, script) for calls in threads)
     return replace(main, others=tuple(thread for thread in others if is_own(thread.own.file)))
 
 

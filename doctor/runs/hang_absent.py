@@ -8,16 +8,12 @@ from typing import Any
 
 from doctor.logs.verdict import Verdict
 from doctor.runs.flight import uneven
-from doctor.runs.hang_seen import CONFIDENT, LIKELY, HungRanks
+from doctor.runs.hang_seen import HungRanks, ranks_text
 from rundir.paths import shown
 
 _JOINING = ("init_process_group", "_init_process_group", "init_device_mesh")
 _MEETS = re.compile(r"torch/distributed/(rendezvous|distributed_c10d|elastic/utils/store)\.py")
 _JOINS_THREADS = ("join_threads", "_shutdown")
-_SAME_NUMBER = (
-    "give every rank the same number of batches: DistributedSampler(drop_last=True), or "
-    "torch.distributed.algorithms.join.Join; and return or exit on all ranks alike"
-)
 
 
 def has_left(seen: HungRanks) -> Verdict | None:
@@ -34,13 +30,11 @@ def has_left(seen: HungRanks) -> Verdict | None:
     rank = ranks[0]
     stays = "" if rank in gone else _stays(seen, rank)
     return seen.verdict(
-        "rank-left",
-        f"has finished and left{_left_at(seen, rank)}{stays}",
-        f"It will never come to what the others wait for: {seen.each(waiting)}"
-        f"{batches(seen, rank, waiting[0])}.",
+        "left",
         ranks=ranks,
-        fix=seen.show(waiting[0], _SAME_NUMBER),
-        confidence=CONFIDENT,
+        left=f"{_left_at(seen, rank)}{stays}",
+        waiting=f"{seen.each(waiting)}{batches(seen, rank, waiting[0])}",
+        show=seen.show(waiting[0]),
     )
 
 
@@ -68,29 +62,18 @@ def not_joined(seen: HungRanks) -> Verdict | None:
     if not joining:
         return None
     late = tuple(rank for rank in seen.ranks if rank not in joining)
-    where = f"{seen.stacks[joining[0]].where}{_address(seen, joining)}"
-    if not late:
-        return seen.verdict(
-            "ranks-missing",
-            f"waits for ranks that nobody has started: {_all_of(joining)} in "
-            f"{seen.stacks[joining[0]].calls} at {where}",
-            f"The line is `{seen.stacks[joining[0]].code}`. All {len(seen.ranks)} ranks of this "
-            "run are there, and none has been let through: more are expected than there are "
-            "(world_size, WORLD_SIZE, or nodes that have not come), or this address does not "
-            "lead to the same store for all.",
-            ranks=(),
-            fix=seen.show(joining[0], f"which world size, which address? {len(seen.ranks)} are up"),
-            confidence=LIKELY,
-        )
-    rank = late[0]
+    stack = seen.stacks[joining[0]]
+    meet, waiting = f"{stack.where}{_address(seen, joining)}", ranks_text(joining)
+    if late:
+        waiting = waiting.capitalize()
+        return seen.verdict("not_joined", ranks=late, stack=stack, meet=meet, waiting=waiting)
     return seen.verdict(
-        "rank-behind",
-        f"has not called {seen.stacks[joining[0]].calls}, and keeps the others waiting: "
-        f"{seen.where(rank)}",
-        f"It is at {seen.line(rank)}. {_all_of(joining).capitalize()} for it at {where}.",
-        ranks=late,
-        fix=seen.show(rank, "what does it wait for before it joins the others?"),
-        confidence=LIKELY,
+        "ranks_missing",
+        stack=stack,
+        meet=meet,
+        waiting=waiting,
+        num=len(seen.ranks),
+        show=stack.show,
     )
 
 
@@ -110,19 +93,10 @@ def _left_at(seen: HungRanks, rank: int) -> str:
 def _is_joining(seen: HungRanks, rank: int) -> bool:
     stack = seen.stacks[rank]
     names = {call.where for call in stack.above}
-    return stack.waits and bool(names & set(_JOINING)) and _meets(stack.above[0].file)
-
-
-def _meets(file: str) -> bool:
-    return bool(_MEETS.search(file))
+    return stack.waits and bool(names & set(_JOINING)) and bool(_MEETS.search(stack.above[0].file))
 
 
 def _address(seen: HungRanks, ranks: list[int]) -> str:
     """Return where the ranks await each other, and how many each expects, if they have told it."""
     addresses = {seen.ranks[rank].get("store") for rank in ranks} - {None, ""}
     return f", to meet at {', '.join(sorted(map(str, addresses)))}" if addresses else ""
-
-
-def _all_of(ranks: list[int]) -> str:
-    numbers = ", ".join(map(str, ranks))
-    return f"ranks {numbers} wait" if len(ranks) > 1 else f"rank {numbers} waits"

@@ -7,7 +7,7 @@ from typing import Any
 
 from doctor.logs.verdict import Verdict
 from doctor.runs.flight import differing
-from doctor.runs.hang_seen import CONFIDENT, LIKELY, HungRanks
+from doctor.runs.hang_seen import HungRanks
 from doctor.runs.rank_stacks import Stack
 
 _DATA = "torch/utils/data/dataloader.py"
@@ -40,21 +40,11 @@ def _data_worker(seen: HungRanks, late: tuple[int, ...]) -> Verdict | None:
     rank = late[0]
     if not seen.stacks[rank].is_in(_DATA):
         return None
-    at = f"It waits for a batch at {seen.line(rank)}.{seen.others(rank)}"
     for row, stack in seen.children(rank):
-        if row["state"] in _ENDS:
-            return seen.verdict(
-                "data-worker-gone",
-                f"waits for a DataLoader worker that {_ENDS[row['state']]} (process {row['pid']}): "
-                f"{seen.where(rank)}",
-                at,
-                ranks=late,
-                fix="sudo dmesg -T | grep -iE 'oom|killed process'   # who has ended or stopped "
-                f"it? kill -CONT {row['pid']} lets a stopped one go on",
-                confidence=CONFIDENT,
-            )
+        if ends := _ENDS.get(row["state"]):
+            return seen.verdict("data_worker_gone", ranks=late, ends=ends, row=row)
         if stack is not None and _works(stack):
-            return _stuck_worker(seen, late, row, stack, at)
+            return _stuck_worker(seen, late, row, stack)
     return None
 
 
@@ -64,37 +54,13 @@ def _works(stack: Stack) -> bool:
 
 
 def _stuck_worker(
-    seen: HungRanks, late: tuple[int, ...], row: dict[str, Any], stack: Stack, at: str
+    seen: HungRanks, late: tuple[int, ...], row: dict[str, Any], stack: Stack
 ) -> Verdict:
-    code = f" (`{stack.code}`)" if stack.code else ""
-    place = f"its DataLoader worker, process {row['pid']}, is at {stack.where}{code}"
-    is_tokenizer = any(part in call.file for call in (*stack.above,) for part in _TOKENIZER)
+    key, code = "data_worker_stuck", f" (`{stack.code}`)" if stack.code else ""
     if row.get("syscall") == "futex" and float(row.get("cpu_share") or 0.0) == 0.0:
-        fix = (
-            "export TOKENIZERS_PARALLELISM=false   # then start again"
-            if is_tokenizer
-            else f"{stack.show}   # create the DataLoader before threads and locks are used, or "
-            'give it multiprocessing_context="forkserver"'
-        )
-        return seen.verdict(
-            "fork-deadlock",
-            f"waits for a worker that waits for a lock: {place}",
-            "The worker was forked, so a lock that another thread of the rank held at that moment "
-            f"is never released in it. {at}",
-            ranks=late,
-            fix=fix,
-            confidence=LIKELY,
-            first=stack,
-        )
-    return seen.verdict(
-        "data-worker-stuck",
-        f"waits for data: {place}",
-        at,
-        ranks=late,
-        fix=f"{stack.show}   # what does the dataset wait for there?",
-        confidence=LIKELY,
-        first=stack,
-    )
+        key = "tokenizer_deadlock" if stack.is_in(*_TOKENIZER) else "fork_deadlock"
+    place = f"its DataLoader worker, process {row['pid']}, is at {stack.where}{code}"
+    return seen.verdict(key, ranks=late, first=stack, stack=stack, place=place)
 
 
 def _child(seen: HungRanks, late: tuple[int, ...]) -> Verdict | None:
@@ -102,18 +68,9 @@ def _child(seen: HungRanks, late: tuple[int, ...]) -> Verdict | None:
     rank = late[0]
     stack, rows = seen.stacks[rank], seen.children(rank)
     ended = [row for row, _ in rows if row["state"] in _ENDS]
-    at = f"It is at {seen.line(rank)}.{seen.others(rank)}"
     if stack.is_in(*_CHANNELS) and ended:
         row = ended[0]
-        return seen.verdict(
-            "child-gone",
-            f"waits for an answer of a process that {_ENDS[row['state']]} (process {row['pid']}): "
-            f"{seen.where(rank)}",
-            at,
-            ranks=late,
-            fix=seen.show(rank, "give get() a timeout, and look whether the process is alive"),
-            confidence=LIKELY,
-        )
+        return seen.verdict("child_gone", ranks=late, ends=_ENDS[row["state"]], row=row)
     is_waiting = stack.is_in("/subprocess.py") or seen.ranks[rank].get("syscall") in (
         "wait4",
         "waitid",
@@ -121,15 +78,7 @@ def _child(seen: HungRanks, late: tuple[int, ...]) -> Verdict | None:
     if is_waiting and rows:
         row = rows[0][0]
         what = f"`{row['command']}`" if row["command"] else "a process of its own"
-        return seen.verdict(
-            "rank-behind",
-            f"keeps the others waiting: {seen.where(rank)}, and waits for {what} "
-            f"(process {row['pid']}) to end",
-            at,
-            ranks=late,
-            fix=seen.show(rank, "why does that program not end? Give it a timeout"),
-            confidence=LIKELY,
-        )
+        return seen.verdict("waits_for_child", ranks=late, what=what, row=row)
     return None
 
 
@@ -145,14 +94,8 @@ def _lock(seen: HungRanks, late: tuple[int, ...]) -> Verdict | None:
         for thread in stack.others
     ]
     elsewhere = f", while its other thread is at {'; '.join(threads)}" if threads else ""
-    return seen.verdict(
-        "lock-deadlock" if threads else "rank-behind",
-        f"waits for a lock: {seen.where(rank)}{elsewhere}",
-        f"Its main thread is at {seen.line(rank)}.{seen.others(rank)}",
-        ranks=late,
-        fix=seen.show(rank, "which thread holds it? Take locks in the same order in all threads"),
-        confidence=LIKELY,
-    )
+    key = "lock_deadlock" if threads else "waits_for_lock"
+    return seen.verdict(key, ranks=late, elsewhere=elsewhere)
 
 
 def _store(seen: HungRanks, late: tuple[int, ...]) -> Verdict | None:
@@ -160,37 +103,20 @@ def _store(seen: HungRanks, late: tuple[int, ...]) -> Verdict | None:
     rank = late[0]
     if not _STORE.search(seen.stacks[rank].code) or seen.is_busy(rank):
         return None
-    return seen.verdict(
-        "store-key-missing",
-        f"waits for a key of the store that nobody sets: {seen.where(rank)}",
-        f"It is at {seen.line(rank)}.{seen.others(rank)}",
-        ranks=late,
-        fix=seen.show(rank, "which rank has to set this key, and before what?"),
-        confidence=LIKELY,
-    )
+    return seen.verdict("store_key_missing", ranks=late)
 
 
 def _elsewhere(seen: HungRanks, late: tuple[int, ...]) -> Verdict:
     rank = late[0]
     difference = differing(seen.records)
-    missed = (
-        difference
-        if difference and difference.instead is None and rank in difference.ranks
-        else None
-    )
-    entered = f"did not enter {missed.called.name} #{missed.called.number}, and " if missed else ""
+    missed = difference and difference.instead is None and rank in difference.ranks
     all_late = f" Rank {', '.join(map(str, late))} are in none." if len(late) > 1 else ""
     return seen.verdict(
-        "rank-behind",
-        f"{entered}keeps the others waiting: {seen.where(rank)}",
-        f"{_doing(seen, rank)}.{seen.others(rank)}{all_late}",
+        "did_not_enter" if missed else "keeps_waiting",
         ranks=late,
-        fix=seen.show(
-            rank,
-            "what does it wait for that the other ranks do "
-            "not? A file, a lock, a network, more data than others have, a branch of one rank only",
-        ),
-        confidence=CONFIDENT if missed else LIKELY,
+        called=difference.called if difference else None,
+        doing=_doing(seen, rank),
+        all_late=all_late,
     )
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from doctor.logs.verdict import Verdict
 from doctor.runs.flight import Differing, differing
 from doctor.runs.hang_absent import batches
-from doctor.runs.hang_seen import CONFIDENT, LIKELY, PROBABLE, HungRanks
+from doctor.runs.hang_seen import HungRanks
 
 _ONE_TO_ONE = ("recv", "irecv", "send", "isend", "batch_isend_irecv", "recv_object_list")
-_ALIKE = "Ranks must call the same collectives in the same order"
-_LOOK = "look for a branch that only some ranks take: on the rank, on the data, on a loss"
+_WITHOUT_STACK = 0.8  # the confidence where a rank shows no stack
 
 
 def no_partner(seen: HungRanks) -> Verdict | None:
@@ -18,15 +17,11 @@ def no_partner(seen: HungRanks) -> Verdict | None:
     others = [rank for rank in seen.waiting() if rank not in ranks]
     if not ranks or not others:
         return None
-    rank = ranks[0]
-    partner = "nobody sends to it" if "recv" in seen.stacks[rank].calls else "nobody receives"
+    stack = seen.stacks[ranks[0]]
+    partner = "nobody sends to it" if "recv" in stack.calls else "nobody receives"
+    waiting = seen.each(others)
     return seen.verdict(
-        "no-partner",
-        f"waits in {seen.stacks[rank].calls} at {seen.stacks[rank].where}, and {partner}",
-        f"It is at {seen.line(rank)}. Meanwhile {seen.each(others)}.",
-        ranks=tuple(ranks),
-        fix=seen.show(rank, "which rank should be its partner, and in which branch is that one?"),
-        confidence=LIKELY,
+        "no_partner", ranks=tuple(ranks), stack=stack, partner=partner, waiting=waiting
     )
 
 
@@ -45,12 +40,11 @@ def mismatch(seen: HungRanks) -> Verdict | None:
         if len(at) > 1:
             return _by_stacks(seen, difference.ranks)
     return seen.verdict(
-        "rank-behind",
-        f"did not enter {difference.called.name} #{difference.called.number}: {seen.where(rank)}",
-        f"It is at {seen.line(rank)}.{seen.others(rank)}{batches(seen, rank, other)}",
+        "not_entered",
         ranks=difference.ranks,
-        fix=seen.show(rank, _LOOK),
-        confidence=CONFIDENT if rank in seen.stacks else LIKELY,
+        confidence=None if rank in seen.stacks else _WITHOUT_STACK,
+        called=difference.called,
+        batches=batches(seen, rank, other),
     )
 
 
@@ -78,14 +72,7 @@ def _by_stacks(seen: HungRanks, late: tuple[int, ...] = ()) -> Verdict | None:
     if ranks:
         other = next(rank for rank in seen.stacks if rank not in ranks)
         return _verdict(seen, ranks, other, "")
-    return seen.verdict(
-        "collective-mismatch",
-        f"has ranks that wait in different collectives: {seen.each(seen.stacks)}",
-        f"All wait: {seen.each(seen.stacks)}. {_ALIKE}.",
-        ranks=(),
-        fix=_even_fix(),
-        confidence=PROBABLE,
-    )
+    return seen.verdict("apart", each=seen.each(seen.stacks))
 
 
 def _verdict(
@@ -99,18 +86,8 @@ def _verdict(
     uneven_text = batches(seen, rank, other) if is_same_number and not branch else ""
     never = f" Rank {', '.join(map(str, others))} never called it." if branch else ""
     return seen.verdict(
-        "collective-mismatch",
-        f"called {seen.called(rank)}{mine}, and {theirs}{uneven_text}",
-        f"{_ALIKE}: {seen.each(seen.stacks)}.{more}{never}",
+        "uneven" if uneven_text else "mismatch",
         ranks=ranks,
-        fix=_even_fix() if uneven_text else seen.show(rank, _LOOK),
-        confidence=LIKELY,
-    )
-
-
-def _even_fix() -> str:
-    return (
-        "give every rank the same number of batches (DistributedSampler("
-        "drop_last=True), or torch.distributed.algorithms.join.Join), and let no branch that only "
-        "some ranks take have a collective; TORCH_DISTRIBUTED_DEBUG=DETAIL names both calls"
+        called=f"{seen.called(rank)}{mine}, and {theirs}{uneven_text}",
+        each=f"{seen.each(seen.stacks)}.{more}{never}",
     )

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import json
+import ast
+import re
 import shlex
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from doctor.logs.verdict import Evidence, Verdict
+from doctor.logs.verdict import Evidence, Verdict, first_line_with, written_verdict
 from doctor.runs.flight import Record, read_records
-from doctor.runs.hang_branch import branch_of_some_ranks
 from doctor.runs.rank_stacks import Stack, read_stack, stack_by_watchdog
+from rundir.files.json_object import json_object
 from rundir.paths import shown
+from rundir.pulse import NCCL
 from rundir.units import clock_text
 
-CONFIDENT, LIKELY, PROBABLE, UNSURE = 0.95, 0.8, 0.6, 0.4
 _MOST_EVIDENCE = 4
 _BUSY_SHARE = 0.5  # of a core, for one that computes
+_OF_SOME_RANKS = re.compile(r"rank|is_(local_)?main|is_master|is_(world_process_)?zero", re.I)
 
 
 class HungRanks:
@@ -28,32 +31,50 @@ class HungRanks:
         self.ranks: dict[int, dict[str, Any]] = {row["rank"]: row for row in about["ranks"]}
         read = {rank: read_stack(folder / "stacks" / f"rank{rank}.txt") for rank in self.ranks}
         stacks = {rank: stack or self._by_watchdog(rank) for rank, stack in read.items()}
-        self.stacks: dict[int, Stack] = {rank: stack for rank, stack in stacks.items() if stack}
+        self.stacks: dict[int, Stack] = {
+            rank: replace(stack, waits_in_driver=_waits_for_nccl(self.ranks[rank]))
+            for rank, stack in stacks.items()
+            if stack
+        }
         self.records: dict[int, Record] = read_records(folder)
 
     def _by_watchdog(self, rank: int) -> Stack | None:
         """Return where a rank is that had no time to write its stacks, on a busy machine."""
         path = self.folder / "hang.json"
-        lines = _line_of(path, f'"rank": {rank},') if path.exists() else ()
+        lines = first_line_with(path, f'"rank": {rank},')
         return stack_by_watchdog(path, lines[0].line if lines else 1, self.ranks[rank])
 
-    def verdict(  # noqa: PLR0913 - the parts of a verdict, each by name
+    def verdict(
         self,
-        cause: str,
-        title: str,
-        why: str,
+        key: str,
         *,
-        ranks: tuple[int, ...],
-        fix: str,
-        confidence: float,
-        is_proven: bool = False,
+        ranks: tuple[int, ...] = (),
         first: Stack | None = None,
+        confidence: float | None = None,
+        **words: object,
     ) -> Verdict:
-        """Create a verdict; `title` says what `ranks[0]` does, or the run if `ranks` is empty.
+        """Create a verdict of verdicts.toml about `ranks[0]`, or the run if `ranks` is empty.
 
-        `first` is the stack that proves it, where that is not the one of `ranks[0]`.
+        Its texts have `words` in them, and what is known of that rank: `where` it is, its `line`,
+        what the `others` do, a command to `show` the line. `first` is the stack that proves it,
+        where that is not the one of `ranks[0]`.
         """
+        known: dict[str, object] = {"show_all": self.show_all()}
+        for rank in ranks[:1]:
+            known |= {"where": self.where(rank), "line": self.line(rank)}
+            known |= {"others": self.others(rank), "show": self.show(rank)}
+        verdict = written_verdict(f"hang.{key}", known | words, confidence=confidence)
         still = f"No rank made progress for {clock_text(self.about['still_s'])}"
+        subject = f"Rank {ranks[0]}" if ranks else "The run"
+        return replace(
+            verdict,
+            rank=ranks[0] if ranks else None,
+            title=f"{subject} {verdict.title}",
+            why=f"{still}. {verdict.why}".strip(),
+            evidence=self._evidence(ranks, first),
+        )
+
+    def _evidence(self, ranks: tuple[int, ...], first: Stack | None) -> tuple[Evidence, ...]:
         who = [*ranks, *(rank for rank in self.stacks if rank not in ranks)]
         stacks = [self.stacks[rank] for rank in who if rank in self.stacks]
         evidence = tuple(
@@ -62,18 +83,8 @@ class HungRanks:
         )
         if not evidence or (ranks and ranks[0] not in self.stacks):
             text = f'"rank": {ranks[0] if ranks else 0},'
-            evidence = (*_line_of(self.folder / "hang.json", text), *evidence)
-        subject = f"Rank {ranks[0]}" if ranks else "The run"
-        return Verdict(
-            cause=cause,
-            rank=ranks[0] if ranks else None,
-            title=f"{subject} {title}",
-            why=f"{still}. {why}".strip(),
-            fix=fix,
-            confidence=confidence,
-            is_proven=is_proven,
-            evidence=evidence,
-        )
+            evidence = (*first_line_with(self.folder / "hang.json", text), *evidence)
+        return evidence
 
     def where(self, rank: int) -> str:
         """Return a clause that says at which line a rank is."""
@@ -101,13 +112,12 @@ class HungRanks:
     def branch(self, rank: int) -> str:
         """Return a clause that says in which branch of some ranks the line of a rank is, or ""."""
         stack = self.stacks.get(rank)
-        branch = branch_of_some_ranks(stack.own.file, stack.own.line) if stack else ""
+        branch = _branch_of_some_ranks(stack.own.file, stack.own.line) if stack else ""
         return f", in `{branch}`" if branch else ""
 
-    def show(self, rank: int, question: str) -> str:
-        """Return a command that shows the line at which a rank is, and what to look for there."""
-        show = self.stacks[rank].show if rank in self.stacks else self.show_all()
-        return f"{show}   # {question}"
+    def show(self, rank: int) -> str:
+        """Return a command that shows the line at which a rank is."""
+        return self.stacks[rank].show if rank in self.stacks else self.show_all()
 
     def show_all(self) -> str:
         """Return a command that shows the stacks of all ranks."""
@@ -140,12 +150,23 @@ class HungRanks:
         return [(row, read_stack(folder / f"rank{rank}-child{row['pid']}.txt")) for row in rows]
 
 
+def _waits_for_nccl(row: Mapping[str, Any]) -> bool:
+    """Return whether a rank's watchdog has seen it wait, with a collective of NCCL's not completed.
+
+    A rank in `.item()` or `.tolist()` spins in the driver of its GPU, which no stack shows.
+    """
+    groups = row.get("groups") or {}
+    is_behind = any(
+        completed < enqueued
+        for name, (enqueued, completed) in groups.items()
+        if name.startswith(NCCL)
+    )
+    return is_behind and row.get("waits_s") is not None
+
+
 def rows_of(folder: Path) -> list[dict[str, Any]]:
     """Return what the incident in `folder` says of each rank; [] if it could not be written."""
-    try:
-        rows: list[dict[str, Any]] = json.loads((folder / "hang.json").read_text("utf-8"))["ranks"]
-    except (OSError, ValueError, KeyError):
-        return []
+    rows: list[dict[str, Any]] = json_object(folder / "hang.json").get("ranks", [])
     return rows
 
 
@@ -168,7 +189,21 @@ def ranks_text(ranks: Iterable[int]) -> str:
     return f"rank {listed} waits" if len(numbers) == 1 else f"ranks {listed} wait"
 
 
-def _line_of(path: Path, text: str) -> tuple[Evidence, ...]:
-    lines = path.read_text(encoding="utf-8").splitlines()
-    matching = [(number, line) for number, line in enumerate(lines, 1) if text in line][:1]
-    return tuple(Evidence(shown(path), number, line.strip()) for number, line in matching)
+def _branch_of_some_ranks(file: str, line: int) -> str:
+    """Return the innermost condition on the rank around a line, as `if rank == 0`; "" if none."""
+    try:
+        tree = ast.parse(Path(file).read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return ""
+    branch = ""
+    for node in ast.walk(tree):  # outer ones first
+        if isinstance(node, ast.If) and _OF_SOME_RANKS.search(test := ast.unparse(node.test)):
+            if _has_line(node.body, line):
+                branch = f"if {test}"
+            elif _has_line(node.orelse, line):
+                branch = f"the else of if {test}"
+    return branch
+
+
+def _has_line(body: list[ast.stmt], line: int) -> bool:
+    return bool(body) and body[0].lineno <= line <= (body[-1].end_lineno or 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,8 @@ from doctor.runs.hang_absent import has_left, not_joined
 from doctor.runs.hang_apart import apart
 from doctor.runs.hang_collectives import mismatch, no_partner
 from doctor.runs.hang_processes import holds_the_gil, in_kernel, stopped
-from doctor.runs.hang_seen import PROBABLE, UNSURE, HungRanks
+from doctor.runs.hang_seen import HungRanks
+from rundir.files.json_object import json_object
 from rundir.paths import shown
 
 
@@ -24,9 +24,8 @@ def of_hang(folder: Path) -> Verdict | None:
     The most reliable evidence comes first: what the kernel says of a rank, then whether Python code
     can run in it, then who is not there, and only at the end where those are who are.
     """
-    try:
-        about = json.loads((folder / "hang.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    about = json_object(folder / "hang.json")
+    if not about:
         return None
     seen = HungRanks(folder, about)
     deciders = (
@@ -46,14 +45,7 @@ def of_hang(folder: Path) -> Verdict | None:
     for decide in deciders:
         if verdict := decide(seen):
             return verdict
-    return seen.verdict(
-        "hang",
-        "makes no progress",
-        "No rank shows where it is.",
-        ranks=(),
-        fix=f"{seen.show_all()}; ./airlock check collectives   # do the ranks reach each other?",
-        confidence=UNSURE,
-    )
+    return seen.verdict("silent")
 
 
 def _known(seen: HungRanks) -> Verdict | None:
@@ -66,9 +58,9 @@ def _known(seen: HungRanks) -> Verdict | None:
         return None
     known = verdict_of(ordered, results)
     ranks = () if known.rank is None else (known.rank,)
-    title = f"keeps the others waiting: {known.title[0].lower()}{known.title[1:]}"
+    title = f"{known.title[0].lower()}{known.title[1:]}"
     verdict = seen.verdict(
-        known.cause, title, known.why, ranks=ranks, fix=known.fix, confidence=known.confidence
+        "known", ranks=ranks, confidence=known.confidence, known=known, title=title
     )
     return replace(verdict, evidence=(known.evidence[0], *verdict.evidence))
 
@@ -80,16 +72,7 @@ def _is_behind(seen: HungRanks) -> Verdict | None:
     late = tuple(rank for rank, count in counts.items() if count == least)
     if not counts or len(late) == len(counts):
         return None
-    row = seen.ranks[late[0]]
-    return seen.verdict(
-        "rank-behind",
-        f"got less far than the others, to {row['phase']} after step {row['step']}: "
-        f"{seen.where(late[0])}",
-        "",
-        ranks=late,
-        fix=seen.show_all(),
-        confidence=UNSURE,
-    )
+    return seen.verdict("is_behind", ranks=late, row=seen.ranks[late[0]])
 
 
 def _alone(seen: HungRanks) -> Verdict | None:
@@ -97,14 +80,7 @@ def _alone(seen: HungRanks) -> Verdict | None:
     if len(seen.ranks) != 1:
         return None
     (rank,) = seen.ranks
-    return seen.verdict(
-        "hang",
-        f"makes no progress: {seen.where(rank)}",
-        "",
-        ranks=(rank,),
-        fix=seen.show(rank, "what does it wait for?"),
-        confidence=PROBABLE,
-    )
+    return seen.verdict("alone", ranks=(rank,))
 
 
 def _together(seen: HungRanks) -> Verdict | None:
@@ -116,13 +92,7 @@ def _together(seen: HungRanks) -> Verdict | None:
         at.setdefault(seen.line(rank), []).append(rank)
     places = "; ".join(f"rank {', '.join(map(str, some))} at {line}" for line, some in at.items())
     waits = seen.waiting()
-    where = f" at {seen.stacks[waits[0]].where}" if len(waits) == len(seen.ranks) else ""
-    if where and len(at) == 1:
-        title = f"makes no progress: all ranks wait in {seen.called(waits[0])}{where}"
-        why = f"No rank can be told from the others: {places}. The way between them may be broken."
-        fix = f"{seen.show_all()}; ./airlock check collectives   # do the ranks reach each other?"
-    else:
-        title = f"makes no progress: {places}"
-        why = "No rank waits for another, as far as can be told, so this may be no hang."
-        fix = f"{seen.show_all()}   # what do the ranks do there?"
-    return seen.verdict("hang", title, why, ranks=(), fix=fix, confidence=UNSURE)
+    if len(waits) == len(seen.ranks) and len(at) == 1:
+        waits_in = f"{seen.called(waits[0])} at {seen.stacks[waits[0]].where}"
+        return seen.verdict("together", waits_in=waits_in, places=places)
+    return seen.verdict("scattered", places=places)

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from doctor.logs.tracebacks import is_own
-from doctor.logs.verdict import Verdict
+from doctor.logs.verdict import Verdict, written_verdict
 from rundir.paths import RunDir, shown
 from rundir.pulse import read_pulse
 from state.run_state import RunState
@@ -28,16 +28,15 @@ def left_early(run: RunDir, state: RunState, verdict: Verdict) -> Verdict | None
         calls = [frame for frame in _FRAME.finditer(root.traceback) if is_own(frame["file"])]
         at = f" at {shown(Path(calls[-1]['file']))}:{calls[-1]['line']}" if calls else ""
         how = " by sys.exit" if left.how == "exited" else ""
-        return Verdict(
-            cause="rank-left",
+        return written_verdict(
+            "run.left_early",
+            {
+                "rank": row.rank,
+                "left": f"{how} at {shown(Path(left.file))}:{left.line}",
+                "root": root,
+                "at": at,
+            },
             rank=row.rank,
-            title=f"Rank {row.rank} has finished and left{how} at {shown(Path(left.file))}:"
-            f"{left.line}; rank {root.rank} still called a collective{at}",
-            why="A rank that has left closes its connections, so the call of the other one fails. "
-            "Ranks must call the same collectives in the same order, and the same number of them.",
-            fix="give every rank the same number of batches: DistributedSampler(drop_last=True), or"
-            " torch.distributed.algorithms.join.Join; and return or exit on all ranks alike",
-            confidence=0.9,
             evidence=verdict.evidence,
         )
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,7 @@ class Stack:
     own: Call  # the innermost call of the user's own code
     above: tuple[Call, ...]  # the calls of libraries that it has made, the innermost first
     others: tuple[Stack, ...] = ()  # the other threads that are in the user's own code
+    waits_in_driver: bool = False  # for a collective of NCCL's, in native code
 
     @property
     def where(self) -> str:
@@ -82,7 +83,9 @@ class Stack:
     @property
     def waits(self) -> bool:
         """True if it waits for other ranks, as far as can be told."""
-        return any(_WAITS.search(call.file) for call in (*self.above, self.own)[:_NUM_INNERMOST])
+        return self.waits_in_driver or any(
+            _WAITS.search(call.file) for call in (*self.above, self.own)[:_NUM_INNERMOST]
+        )
 
     @property
     def is_collective(self) -> bool:
@@ -94,14 +97,12 @@ class Stack:
         return any(part in call.file for call in self.above for part in parts)
 
 
-def read_stack(log: Path, offset: int = 0) -> Stack | None:
+def read_stack(log: Path) -> Stack | None:
     """Return the stack of the thread that took the signal, usually the main one, from `log`."""
     try:
-        data = log.read_bytes()
+        text = log.read_bytes().decode(errors="replace")
     except OSError:
         return None
-    text = data[offset:].decode(errors="replace")
-    before = data[:offset].count(b"\n")
     threads = list(_THREAD.finditer(text))
     if not threads:
         return None
@@ -109,15 +110,13 @@ def read_stack(log: Path, offset: int = 0) -> Stack | None:
     ends = [*(thread.start() for thread in threads[1:]), len(text)]
     stacks: dict[int, Stack] = {}
     for begin, end in zip(threads, ends, strict=True):
-        if stack := _stack(log, text, begin.end(), end, before):
+        if stack := _stack(log, text, begin.end(), end):
             stacks[begin.start()] = stack
     main = stacks.pop(current.start(), None)
     if main is None:
         return None
     others = tuple(stack for stack in stacks.values() if stack.text and is_own(stack.own.file))
-    return Stack(
-        log=log, line=main.line, text=main.text, own=main.own, above=main.above, others=others
-    )
+    return replace(main, others=others)
 
 
 def stack_by_watchdog(log: Path, line: int, row: Mapping[str, Any]) -> Stack | None:
@@ -135,7 +134,7 @@ def stack_by_watchdog(log: Path, line: int, row: Mapping[str, Any]) -> Stack | N
     return Stack(log=log, line=line, text=text, own=own, above=(above,) if calls else ())
 
 
-def _stack(log: Path, text: str, begin: int, end: int, before: int) -> Stack | None:
+def _stack(log: Path, text: str, begin: int, end: int) -> Stack | None:
     """Return the thread whose calls stand in `text` from `begin` to `end`."""
     frames = list(_FRAME.finditer(text, begin, end))
     if not frames or any(frame["file"].endswith(_WATCHDOG) for frame in frames):
@@ -147,7 +146,7 @@ def _stack(log: Path, text: str, begin: int, end: int, before: int) -> Stack | N
     calls = [_call(frame) for frame in frames[: number + 1]]
     return Stack(
         log=log,
-        line=before + text.count("\n", 0, frames[number].start()) + 1,
+        line=text.count("\n", 0, frames[number].start()) + 1,
         text=frames[number][0].strip(),
         own=calls[-1],
         above=tuple(calls[:-1]),

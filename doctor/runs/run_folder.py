@@ -8,15 +8,14 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from doctor.logs.choose import suspects
 from doctor.logs.diagnosis import search, verdict_of
 from doctor.logs.reading import STDIN, Log, natural, rank_of_name
 from doctor.logs.rules import ROLES
 from doctor.logs.search import Found
-from doctor.logs.suspect import Suspect
-from doctor.logs.verdict import Evidence, Verdict
+from doctor.logs.sightings import Sighting
+from doctor.logs.verdict import Verdict, first_line_with, written_verdict
 from doctor.runs.hang_verdict import of_hang
 from doctor.runs.left_early import left_early
 from doctor.runs.running import of_live
@@ -25,8 +24,8 @@ from machine.typed import typed_run
 from rundir.config_file import is_of_script
 from rundir.events import Event, read_events
 from rundir.exit_codes import ExitCode
+from rundir.files.json_object import json_object
 from rundir.paths import RunDir, find_run, shown
-from rundir.status import read_status
 from state.blame import Failure
 from state.run_state import RunState, new_state
 
@@ -93,7 +92,7 @@ def of_failed(run: RunDir, state: RunState, most_bytes: int | None = None) -> Ve
 
 def read_state(run: RunDir, events: Sequence[Event]) -> RunState:
     """Reconstruct the launcher's state of a run from the files that it has written."""
-    status = _status(run)
+    status = json_object(run.status)  # {}: not written yet, or the disk is full
     num_ranks = 1 + max((event["rank"] or 0 for event in events), default=0)
     num_ranks = len(status.get("ranks", ())) or num_ranks
     profile = status.get("profile", "")
@@ -109,13 +108,6 @@ def read_state(run: RunDir, events: Sequence[Event]) -> RunState:
     return state
 
 
-def _status(run: RunDir) -> dict[str, Any]:
-    try:
-        return read_status(run)
-    except (OSError, ValueError):  # not written yet, or the disk is full
-        return {}
-
-
 def _logs(run: RunDir, attempt: int, most_bytes: int | None) -> list[Log]:
     """Return the last attempt's logs, then its events, which say less, and the agent's log last."""
     ranks = sorted(run.rank_log(0, attempt).parent.glob("rank*.log"), key=natural)
@@ -126,17 +118,17 @@ def _logs(run: RunDir, attempt: int, most_bytes: int | None) -> list[Log]:
     ]
 
 
-def _is_of_attempt(suspect: Suspect, attempt: int) -> bool:
+def _is_of_attempt(suspect: Sighting, attempt: int) -> bool:
     """Return whether a sighting is of that attempt: event files hold the events of all attempts."""
-    number = _ATTEMPT.search(suspect.sighting.text) if _is_event(suspect) else None
+    number = _ATTEMPT.search(suspect.text) if _is_event(suspect) else None
     return number is None or int(number[1]) == attempt
 
 
-def _is_event(suspect: Suspect) -> bool:
-    return suspect.sighting.log.name.endswith(".jsonl")
+def _is_event(suspect: Sighting) -> bool:
+    return suspect.log.name.endswith(".jsonl")
 
 
-def _follows(suspect: Suspect, root: Failure) -> bool:
+def _follows(suspect: Sighting, root: Failure) -> bool:
     """Return whether a suspect merely follows from the root failure, like another rank's end.
 
     If the root's rank was killed from outside, everything that other ranks say follows from that.
@@ -145,7 +137,7 @@ def _follows(suspect: Suspect, root: Failure) -> bool:
     """
     if root.traceback is not None and root.rank is not None and _is_zygotes(suspect):
         return True
-    is_other = suspect.sighting.rank not in (None, root.rank)
+    is_other = suspect.rank not in (None, root.rank)
     is_end = _is_event(suspect) and suspect.rule.role == "symptom"
     is_bare = suspect.rule.cause in ("rank-exited", "rank-ended-early")
     if _is_event(suspect) and is_bare and root.traceback is not None:
@@ -153,8 +145,8 @@ def _follows(suspect: Suspect, root: Failure) -> bool:
     return (is_other and is_end) or (_was_killed(root) and is_other)
 
 
-def _is_zygotes(suspect: Suspect) -> bool:
-    return suspect.sighting.log.path is not None and suspect.sighting.log.path.stem == "zygote"
+def _is_zygotes(suspect: Sighting) -> bool:
+    return suspect.log.path is not None and suspect.log.path.stem == "zygote"
 
 
 def _was_killed(root: Failure) -> bool:
@@ -162,12 +154,12 @@ def _was_killed(root: Failure) -> bool:
     return root.title in ("killed by SIGKILL", "killed by SIGTERM")
 
 
-def _order(suspect: Suspect, root: Failure | None) -> tuple[int, bool, bool]:
+def _order(suspect: Sighting, root: Failure | None) -> tuple[int, bool, bool]:
     """Sort by role; within a role, the log or event of the root failure's own rank comes first.
 
     If that rank was killed, the event says all: an exception in its log is an older one.
     """
-    is_other = root is not None and suspect.sighting.rank != root.rank
+    is_other = root is not None and suspect.rank != root.rank
     is_event_first = root is not None and _was_killed(root)
     return ROLES.index(suspect.rule.role), is_other, is_event_first and not _is_event(suspect)
 
@@ -195,30 +187,16 @@ def _waited_for(run: RunDir, attempt: int) -> Verdict | None:
 
 def _hang(run: RunDir, root: Failure) -> Verdict:
     """Return the verdict on a hung run of which no evidence could be saved."""
-    return Verdict(
-        cause="hang",
-        title=root.title,
-        rank=root.rank,
-        confidence=0.5,
-        role="symptom",
-        why="No rank made progress, and what was found of them could not be written.",
-        fix=f"read {shown(run.rank_log(root.rank or 0, 0).parent)}",
-        evidence=_lines_of(run.event_file("launch"), '"name": "hang"'),
-    )
+    logs = shown(run.rank_log(root.rank or 0, 0).parent)
+    evidence = first_line_with(run.event_file("launch"), '"name": "hang"')
+    words = {"title": root.title, "logs": logs}
+    return written_verdict("run.no_evidence", words, rank=root.rank, evidence=evidence)
 
 
 def _cut_off(run: RunDir, state: RunState) -> Verdict:
-    phase = state.status.phase
-    return Verdict(
-        cause="launcher-killed",
-        title=f"The launcher died while the run was {phase}",
-        why="It has not written how the run ended, and no process of it is there: it was killed "
-        "(SIGKILL, the OOM killer, a closed session, a reboot), and its ranks ended with it.",
-        fix=_resume(run, state),
-        confidence=0.8,
-        evidence=_lines_of(run.status, '"launch_pid"'),
-        role="symptom",
-    )
+    words = {"phase": state.status.phase, "resume": _resume(run, state)}
+    evidence = first_line_with(run.status, '"launch_pid"')
+    return written_verdict("run.cut_off", words, evidence=evidence)
 
 
 def _refused(run: RunDir, state: RunState) -> Verdict:
@@ -230,36 +208,25 @@ def _refused(run: RunDir, state: RunState) -> Verdict:
         fix = "{fix}\n→ {typed}   # then"
     typed = typed_run(run, status.profile)
     words = {"fix": status.fix, "typed": typed.again(), "plan": typed.question("plan")}
-    return Verdict(
-        cause=cause,
-        title=status.error or "",
-        why=f"Exit code {int(code)}: {code.meaning}.",
-        fix=fix.format(**words, preflight=typed.question("preflight")),
-        confidence=0.9,
-        is_proven=True,
-        evidence=_lines_of(run.status, '"error"'),
-    )
+    told = {
+        "cause": cause,
+        "title": status.error or "",
+        "code": code,
+        "fix": fix.format(**words, preflight=typed.question("preflight")),
+    }
+    return written_verdict("run.refused", told, evidence=first_line_with(run.status, '"error"'))
 
 
-def _agent_ended(run: RunDir, ordered: Sequence[Suspect], results: Found) -> Verdict:
+def _agent_ended(run: RunDir, ordered: Sequence[Sighting], results: Found) -> Verdict:
     """Return the verdict on a run in which no rank has failed."""
     if ordered:
         return verdict_of(ordered, results)
-    return Verdict(
-        cause="agent-ended",
-        title="torch's agent ended before its ranks did",
-        role="symptom",
-        why="No rank has failed: the process that starts and watches them was ended, and the ranks "
-        "with it.",
-        fix=f"read {shown(run.agent_log)}, and sudo journalctl -k | grep -iE 'oom|killed process'",
-        confidence=0.5,
-        evidence=_lines_of(run.status, '"exit_code"'),
-    )
+    evidence = first_line_with(run.status, '"exit_code"')
+    return written_verdict("run.agent_ended", {"log": shown(run.agent_log)}, evidence=evidence)
 
 
 def _fine(title: str, fix: str) -> Verdict:
-    why = "Nothing is wrong with it."
-    return Verdict(cause="unknown", title=title, why=why, fix=fix, confidence=1.0)
+    return written_verdict("run.fine", {"title": title, "fix": fix})
 
 
 def _resume(run: RunDir, state: RunState) -> str:
@@ -267,16 +234,6 @@ def _resume(run: RunDir, state: RunState) -> str:
     if state.of_script or state.last_checkpoint is None:
         return typed.again()
     return state.resume_command or typed.resumed(run)
-
-
-def _lines_of(path: Path, text: str) -> tuple[Evidence, ...]:
-    """Return the first line of a file that contains `text`."""
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return ()
-    matching = [(number, line) for number, line in enumerate(lines, 1) if text in line][:1]
-    return tuple(Evidence(shown(path), number, line.strip()) for number, line in matching)
 
 
 def find_folder(name: str) -> RunDir | None:

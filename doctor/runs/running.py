@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from doctor.logs.verdict import Evidence, Verdict
+from doctor.logs.verdict import Evidence, Verdict, written_verdict
 from doctor.runs.hang_seen import places, rows_of
 from doctor.runs.hang_verdict import of_hang
 from doctor.runs.may_be_well import may_end, not_known, waits_for
@@ -30,8 +30,9 @@ from rundir.config_file import read_config
 from rundir.events import Event
 from rundir.paths import RunDir, shown
 from rundir.units import clock_text
-from state.hang import Hang, allowed_s
+from state.hang import Hang
 from state.hang_evidence import collect
+from state.hang_limit import allowed_s
 from state.run_state import RunState
 
 _SHARE = 0.5  # of the hang timeout: whoever asks has seen something odd
@@ -110,13 +111,8 @@ def _before_ranks(state: RunState, now_t: float) -> str:
 def _goes_on(state: RunState, what: str) -> Verdict:
     status = state.status
     step = f", step {status.step} of {status.total_steps}" if status.total_steps else ""
-    return Verdict(
-        cause="running",
-        title=f"The run is in progress: {status.phase}{step}",
-        why=what[0].upper() + what[1:] + ".",
-        fix="no action needed",
-        confidence=1.0,
-    )
+    words = {"progress": f"{status.phase}{step}", "what": what[0].upper() + what[1:]}
+    return written_verdict("run.goes_on", words)
 
 
 def _is_stuck(rank: RankProgress, now_t: float) -> bool:
@@ -145,13 +141,13 @@ def _silence(
     if state.of_script:
         logs = [run.rank_log(row.rank, state.status.attempt) for row in state.status.ranks]
         last_t = max([last_t, *(log.stat().st_mtime for log in logs if log.exists())])
-        return now_t - last_t, _SHARE * allowed_s(asked_s, is_aside=True, of_script=True)
+        return now_t - last_t, _SHARE * allowed_s(asked_s, is_slow=True)
     last = max(ours, key=lambda event: float(event["mono"]), default=None)
     times = [event["t"] for event in ours if event["name"] == "train"][-_NUM_INTERVALS:]
     intervals_s = [b - a for a, b in pairwise(times)][1:]  # the first includes compilation
     step_s = statistics.median(intervals_s) if intervals_s else 0.0
     is_aside = not intervals_s or (last is not None and last["kind"] == "start")
-    return now_t - last_t, _SHARE * allowed_s(asked_s, step_s=step_s, is_aside=is_aside)
+    return now_t - last_t, _SHARE * allowed_s(asked_s, step_s=step_s, is_slow=is_aside)
 
 
 def _silent(
@@ -213,16 +209,9 @@ def _stuck(
 ) -> Verdict:
     """Judge a run that never starts training."""
     first = stuck[0]
-    return Verdict(
-        cause="hang",
-        rank=first.rank,
-        role="symptom",
-        confidence=0.6,
-        title=f"The run hangs: {told(stuck, now_t)}",
-        why=f"{told(ranks, now_t)}. In that time it has neither computed nor read anything.",
-        fix=_stop(run),
-        evidence=_last_event(run, first.rank),
-    )
+    words = {"stuck": told(stuck, now_t), "ranks": told(ranks, now_t), "stop": _stop(run)}
+    evidence = _last_event(run, first.rank)
+    return written_verdict("run.stuck", words, rank=first.rank, evidence=evidence)
 
 
 def _last_event(run: RunDir, rank: int) -> tuple[Evidence, ...]:

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from inbox.models.set_name import free_name, set_name
 from rundir.atomic import sync, write_text
 from rundir.config import RunConfig
 from rundir.paths import RunDir
 
 _ROWS = "*.held_out.jsonl"  # in the run's folder of data
+_LONGEST = 40  # letters of a name: what `--name` and `airlock evaluate NAME=DATA` take
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,3 +140,21 @@ def _options(config: RunConfig) -> list[str]:
     if config.launch.num_ranks > 1:
         options += ["--num-gpus", str(config.launch.num_ranks)]
     return options if config.train.eval_generate else [*options, "--no-generate"]
+
+
+def set_name(dropped: str) -> str:
+    """Return the name of a dropped file or folder, for `--name` and for `airlock evaluate`.
+
+    The name without its suffix, as far as both take it: letters, digits, - and _.
+    """
+    stem = Path(dropped).stem or dropped
+    name = re.sub(r"[^A-Za-z0-9_-]+", "-", stem).strip("-_")[:_LONGEST].rstrip("-_")
+    return "data" if name in ("", "latest") else name
+
+
+def free_name(name: str, key: str, taken: set[str]) -> str:
+    """Return `name`, or where another set is called so, the name with the start of `key`."""
+    if name not in taken:
+        return name
+    ending = f"-{key[:6]}"
+    return name[: _LONGEST - len(ending)] + ending

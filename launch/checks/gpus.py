@@ -19,6 +19,7 @@ import psutil
 from launch.checks.context import Context, error, fine, warning
 from launch.checks.sizes import model_size
 from machine.gpus import nvml
+from machine.gpus.cuda_driver import NEEDS_DRIVER
 from machine.gpus.devices import Gpu
 from machine.gpus.nvml import DriverState, GpuState, GpuUser
 from machine.gpus.torch_build import ROCM_DO, TorchBuild, torch_build
@@ -36,7 +37,6 @@ _WHEELS = "https://download.pytorch.org/whl"
 _BLACKWELL, _TURING = (10, 0), (7, 5)
 _FIRST_FOR_BLACKWELL = (12, 8)  # CUDA 12.8 release notes: sm_100 and sm_120 are new
 _LAST_BEFORE_TURING = 12  # CUDA 13 release notes: support ends for Maxwell, Pascal and Volta
-_NEEDS_DRIVER = {11: 450, 12: 525, 13: 580}  # CUDA Compatibility, table 1
 
 
 def check_driver(context: Context) -> list[Finding]:
@@ -81,7 +81,7 @@ def judge_driver(build: TorchBuild, driver: DriverState, gpus: list[GpuState]) -
         )
     needs = f"torch {build.version} is built for CUDA {_version_text(build.cuda)}"
     if driver.cuda[0] < build.cuda[0]:
-        least = _NEEDS_DRIVER.get(build.cuda[0])
+        least = NEEDS_DRIVER.get(build.cuda[0])
         newer = f"a driver from {least} on" if least else "a newer driver"
         return error(DRIVER, f"{needs}; {has}: it is too old", f"{newer}, or: {install}")
     for gpu in gpus:

@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
-from monitor.answers.brief import Briefs
 from monitor.answers.history import readable
 from monitor.answers.snapshot_files import Example, read_snapshot
 from rundir.paths import RunDir
@@ -24,12 +23,12 @@ COLUMNS = (
 _FORMULA = re.compile(r"\s*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
 
 
-def export(briefs: Briefs, run: RunDir, dataset: str, form: Format) -> Iterator[bytes]:
+def export(run: RunDir, dataset: str, form: Format) -> Iterator[bytes]:
     """Yield the file, a snapshot at a time; snapshots that cannot be read are left out.
 
     Raises NotFoundError, before anything is yielded, if none can be.
     """
-    steps = [brief.step for brief in readable(briefs, run, dataset)]
+    steps = [brief.step for brief in readable(run, dataset)]
     return _parts(run, dataset, steps, form)
 
 

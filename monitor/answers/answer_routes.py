@@ -10,8 +10,8 @@ from pydantic import BaseModel, BeforeValidator, Field
 from starlette.responses import Response, StreamingResponse
 
 from monitor.answers.answer_export import FORMATS, Format, export, file_name
-from monitor.answers.brief import Briefs
-from monitor.answers.compare import At, Change, compare
+from monitor.answers.brief import brief_of
+from monitor.answers.compare import Change, compare
 from monitor.answers.find import datasets, run_with
 from monitor.answers.history import Filter, examples
 from monitor.answers.snapshot_files import raw_snapshot, steps_of
@@ -21,7 +21,6 @@ from monitor.runs.requested_run import AllRuns
 from rundir.paths import RunDir
 
 router = APIRouter(prefix="/api/evolution")
-_briefs = Briefs()
 _reading = threading.Lock()  # one request at a time holds snapshots in memory
 
 RunName = Annotated[
@@ -64,14 +63,14 @@ RunWithAnswers = Annotated[RunDir, Depends(_run_with)]
 def list_datasets(runs: AllRuns, name: RunName = "") -> Json:
     """Data sets with answers."""
     with _reading:
-        return Json({"datasets": datasets(runs, _briefs, name)})
+        return Json({"datasets": datasets(runs, name)})
 
 
 @router.get("/{dataset}/snapshots")
 def list_snapshots(dataset: str, run: RunWithAnswers) -> Json:
     """The snapshots of one run."""
     with _reading:
-        rows = [_briefs.of(run, dataset, step).row() for step in steps_of(run, dataset)]
+        rows = [brief_of(run, dataset, step).row() for step in steps_of(run, dataset)]
     return Json({"dataset": dataset, "run": run.run_id, "snapshots": rows})
 
 
@@ -95,7 +94,7 @@ def diff(
     """What has changed between two steps, of one run or of two, word by word."""
     page = dict(wanted)
     other_run = page.pop("other_run")
-    before, after = At(run, a), At(runs.find(other_run) if other_run else run, b)
+    before, after = (run, a), (runs.find(other_run) if other_run else run, b)
     with _reading:
         return Json(compare(before, after, dataset, **page))
 
@@ -106,7 +105,7 @@ def list_examples(
 ) -> Json:
     """The examples, each with its way over all steps."""
     with _reading:
-        return Json(examples(_briefs, run, dataset, **dict(wanted)))
+        return Json(examples(run, dataset, **dict(wanted)))
 
 
 @router.get("/{dataset}/export")
@@ -117,7 +116,7 @@ def download(
 ) -> StreamingResponse:
     """All answers as a file: a line for each example and step."""
     return StreamingResponse(
-        export(_briefs, run, dataset, form),
+        export(run, dataset, form),
         media_type=FORMATS[form],
         headers={"Content-Disposition": f'attachment; filename="{file_name(run, dataset, form)}"'},
     )

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import threading
 from array import array
-from collections import OrderedDict
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from monitor.answers.snapshot_files import parts_of, read_snapshot
@@ -14,7 +13,7 @@ from monitor.http.api_errors import NotFoundError
 from monitor.runs.inside import inside
 from rundir.paths import RunDir
 
-MOST_KEPT = 400_000  # examples over all snapshots, of about 25 bytes each
+_MOST_KEPT = 1024  # snapshots, of about 25 bytes for each example
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,45 +40,19 @@ class Brief:
         return {key: getattr(self, key) for key in keys}
 
 
-class Briefs:
-    """The briefs of snapshots as they lie on the disk, each read once for each of its versions."""
-
-    def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[Any, ...], Brief] = OrderedDict()
-        self._num_kept = 0
-        self._lock = threading.Lock()
-
-    def of(self, run: RunDir, dataset: str, step: int) -> Brief:
-        """Return the brief of a snapshot; one that cannot be read has an `error`."""
-        try:
-            with inside(run, *parts_of(run, dataset, step)) as file:
-                stat = os.fstat(file.fileno())
-        except NotFoundError as error:
-            return Brief(step=step, error=error.text)
-        key = (stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_size, step)
-        with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key]
-        brief = _brief(run, dataset, step)
-        self._keep(key, brief)
-        return brief
-
-    def _keep(self, key: tuple[Any, ...], brief: Brief) -> None:
-        with self._lock:
-            if key not in self._kept:
-                self._kept[key] = brief
-                self._num_kept += _weight(brief)
-            while self._num_kept > MOST_KEPT and len(self._kept) > 1:
-                _, oldest = self._kept.popitem(last=False)
-                self._num_kept -= _weight(oldest)
+def brief_of(run: RunDir, dataset: str, step: int) -> Brief:
+    """Return the brief of a snapshot; one that cannot be read has an `error`."""
+    try:
+        with inside(run, *parts_of(run, dataset, step)) as file:
+            stat = os.fstat(file.fileno())
+    except NotFoundError as error:
+        return Brief(step=step, error=error.text)
+    stamp = (stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_size)
+    return _brief(run, dataset, step, stamp)
 
 
-def _weight(brief: Brief) -> int:
-    return len(brief.ids) + 50  # the object itself
-
-
-def _brief(run: RunDir, dataset: str, step: int) -> Brief:
+@lru_cache(_MOST_KEPT)
+def _brief(run: RunDir, dataset: str, step: int, _stamp: tuple[int, ...]) -> Brief:
     try:
         snapshot = read_snapshot(run, dataset, step)
     except NotFoundError as error:

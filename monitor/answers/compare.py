@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from monitor.answers.snapshot_files import Example, Snapshot, read_snapshot
@@ -12,14 +11,7 @@ from rundir.paths import RunDir
 
 Change = Literal["newly_right", "regressed", "still_right", "never_right"]
 CHANGES: tuple[Change, ...] = get_args(Change)
-
-
-@dataclass(frozen=True, slots=True)
-class At:
-    """Which snapshot: of which run, after which step."""
-
-    run: RunDir
-    step: int
+At = tuple[RunDir, int]  # a snapshot: of which run, after which step
 
 
 def compare(
@@ -37,7 +29,7 @@ def compare(
     Examples belong together by their number, if both snapshots are of the same data; else by their
     prompt and expected answer.
     """
-    before, after = (read_snapshot(example.run, dataset, example.step) for example in (a, b))
+    before, after = (read_snapshot(run, dataset, step) for run, step in (a, b))
     is_same_data = before.dataset_hash == after.dataset_hash
     pairs = list(_pairs(before.examples, after.examples, is_same_data))
     changes = [change_of(example, other) for example, other in pairs]
@@ -48,8 +40,8 @@ def compare(
     ]
     return {
         "dataset": dataset,
-        "a": _summary(a, before),
-        "b": _summary(b, after),
+        "a": _summary(a[0], before),
+        "b": _summary(b[0], after),
         "summary": {
             **{name: changes.count(name) for name in CHANGES},
             "num_matched": len(pairs),
@@ -88,9 +80,9 @@ def _has(pair: tuple[Example, Example], text: str) -> bool:
     return not text or any(text in part.casefold() for part in parts)
 
 
-def _summary(at: At, snapshot: Snapshot) -> dict[str, Any]:
+def _summary(run: RunDir, snapshot: Snapshot) -> dict[str, Any]:
     return {
-        "run": at.run.run_id,
+        "run": run.run_id,
         "step": snapshot.step,
         "timestamp": snapshot.timestamp,
         "dataset_hash": snapshot.dataset_hash,

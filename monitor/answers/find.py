@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from monitor.answers.brief import Brief, Briefs
+from monitor.answers.brief import Brief, brief_of
 from monitor.answers.snapshot_files import datasets_of, steps_of
 from monitor.http.api_errors import NotFoundError
 from monitor.runs.run_list import Runs
@@ -34,7 +34,7 @@ def run_with(runs: Runs, dataset: str, name: str = "") -> RunDir:
     )
 
 
-def datasets(runs: Runs, briefs: Briefs, name: str = "") -> list[dict[str, Any]]:
+def datasets(runs: Runs, name: str = "") -> list[dict[str, Any]]:
     """Return each data set, with the newest run that has answers to it, and all that have.
 
     With `name`, those of that run only. Raises NotFoundError if there is no such run.
@@ -43,15 +43,15 @@ def datasets(runs: Runs, briefs: Briefs, name: str = "") -> list[dict[str, Any]]
     for run in [runs.find(name)] if name else _newest(runs):
         for dataset in datasets_of(run):
             runs_of.setdefault(dataset, []).append(run)
-    rows = (_row(briefs, dataset, having) for dataset, having in sorted(runs_of.items()))
+    rows = (_row(dataset, having) for dataset, having in sorted(runs_of.items()))
     return [row for row in rows if row]
 
 
-def _row(briefs: Briefs, dataset: str, having: list[RunDir]) -> dict[str, Any]:
+def _row(dataset: str, having: list[RunDir]) -> dict[str, Any]:
     for run in having:
         with suppress(NotFoundError):  # it has been removed meanwhile
             steps = steps_of(run, dataset)
-            last = _last_readable(briefs, run, dataset, steps)
+            last = _last_readable(run, dataset, steps)
             return {
                 "name": dataset,
                 "hash": last.dataset_hash,
@@ -65,9 +65,9 @@ def _row(briefs: Briefs, dataset: str, having: list[RunDir]) -> dict[str, Any]:
     return {}
 
 
-def _last_readable(briefs: Briefs, run: RunDir, dataset: str, steps: list[int]) -> Brief:
+def _last_readable(run: RunDir, dataset: str, steps: list[int]) -> Brief:
     for step in reversed(steps[-3:]):
-        brief = briefs.of(run, dataset, step)
+        brief = brief_of(run, dataset, step)
         if not brief.error:
             return brief
     return brief

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, get_args
 
-from monitor.answers.brief import Brief, Briefs
+from monitor.answers.brief import Brief, brief_of
 from monitor.answers.snapshot_files import Example, read_snapshot, steps_of
 from monitor.http.api_errors import NotFoundError
 from rundir.paths import RunDir
@@ -73,9 +73,9 @@ def _value(values: Sequence[float], place: int | None) -> float | None:
     return float(f"{values[place]:.6g}")
 
 
-def readable(briefs: Briefs, run: RunDir, dataset: str) -> list[Brief]:
+def readable(run: RunDir, dataset: str) -> list[Brief]:
     """Return all snapshots that can be read. Raises NotFoundError if there is none."""
-    all_briefs = [briefs.of(run, dataset, step) for step in steps_of(run, dataset)]
+    all_briefs = [brief_of(run, dataset, step) for step in steps_of(run, dataset)]
     whole = [brief for brief in all_briefs if not brief.error]
     if not whole:
         raise NotFoundError(
@@ -86,7 +86,6 @@ def readable(briefs: Briefs, run: RunDir, dataset: str) -> list[Brief]:
 
 
 def examples(
-    briefs: Briefs,
     run: RunDir,
     dataset: str,
     *,
@@ -99,7 +98,7 @@ def examples(
 
     The text is looked for in prompts, expected answers, and the first and the last answers.
     """
-    whole = readable(briefs, run, dataset)
+    whole = readable(run, dataset)
     last = len(whole) - 1
     rows = [(timeline, timeline.kinds(0, last)) for timeline in timelines(whole)]
     counts = {name: sum(name in kinds for _, kinds in rows) for name in FILTERS}

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from monitor.http.api_errors import NotFoundError
-from monitor.http.json_answer import finite
 from monitor.runs.inside import inside, names_inside
+from rundir.events import finite
 from rundir.paths import RunDir
 
 MOST_BYTES = 8 << 20  # of one snapshot: comparing two takes about 60 MB

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+
+from rundir.events import finite
 
 
 class Json(Response):
@@ -21,17 +22,6 @@ class Json(Response):
             return json.dumps(content, allow_nan=False).encode()
         except ValueError:
             return json.dumps(finite(content), allow_nan=False).encode()
-
-
-def finite(value: Any) -> Any:
-    """Return a value with the names of those numbers in it that JSON cannot hold."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return value
 
 
 def error_answer(error: HTTPException) -> Json:

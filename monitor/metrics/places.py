@@ -11,13 +11,12 @@ from pathlib import Path
 from urllib.parse import quote
 
 from monitor.metrics.store import VERSION, Store
-from rundir.atomic import owned, remove_abandoned
 from rundir.paths import RunDir, cache_folder
+from rundir.scratch import new_scratch
 
 _MOST_BYTES = 8 << 30  # of all indexes in the cache
 _MOST_BYTES_IN_MEMORY = 64 << 20  # of all indexes there: ranks need it, too
 _SUFFIX = f".v{VERSION}"
-_SCRATCH = "airlock-monitor"
 
 
 class Places:
@@ -42,8 +41,7 @@ class Places:
     def _scratch_in(self, parent: Path) -> Path:
         """Return this process's folder there; those of killed processes are removed."""
         if parent not in self._scratch:
-            remove_abandoned(parent, _SCRATCH)
-            self._scratch[parent] = Path(tempfile.mkdtemp(dir=parent, prefix=owned(_SCRATCH)))
+            self._scratch[parent] = new_scratch("monitor", parent)
         return self._scratch[parent]
 
     def tidy(self, runs_folder: Path) -> None:

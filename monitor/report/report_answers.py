@@ -9,7 +9,7 @@ from contextlib import closing
 from typing import Any
 from urllib.parse import quote
 
-from monitor.answers.brief import Briefs
+from monitor.answers.brief import brief_of
 from monitor.answers.find import datasets
 from monitor.answers.history import examples
 from monitor.answers.snapshot_files import raw_snapshot, steps_of
@@ -90,15 +90,14 @@ def _logs(run: RunDir, mask: Mask) -> Answers:
 
 
 def _evolution(run: RunDir) -> Answers:
-    briefs = Briefs()
-    rows = datasets(Runs(run.path.parent), briefs, run.run_id)
+    rows = datasets(Runs(run.path.parent), run.run_id)
     answers: Answers = {"api/evolution/datasets": {"datasets": rows}}
     for name in (row["name"] for row in rows):
         here = f"api/evolution/{quote(name, safe='')}"
-        snapshots = [briefs.of(run, name, step).row() for step in steps_of(run, name)]
+        snapshots = [brief_of(run, name, step).row() for step in steps_of(run, name)]
         listed = {"dataset": name, "run": run.run_id, "snapshots": snapshots}
         answers[f"{here}/snapshots"] = listed
-        answers[f"{here}/examples"] = examples(briefs, run, name, limit=_MOST_EXAMPLES)
+        answers[f"{here}/examples"] = examples(run, name, limit=_MOST_EXAMPLES)
         for snapshot in snapshots:
             if "error" not in snapshot:
                 data, _ = raw_snapshot(run, name, snapshot["step"])

@@ -15,11 +15,11 @@ from typing import Any
 from markupsafe import Markup
 
 from monitor.http.api_errors import ApiError
-from monitor.http.json_answer import finite
 from monitor.pages.page_files import HERE, PACKAGE, STATIC, chart_file, page
 from monitor.report.bundle import bundled
 from monitor.report.report_answers import Answers, answers_of
 from rundir.errors import UserError
+from rundir.events import finite
 from rundir.paths import RunDir
 
 MOST_BYTES = 8 * 1000 * 1000

@@ -142,11 +142,11 @@ def events_page(
     return {"events": events, "cursor": reader.cursor, "more": reader.has_more}
 
 
-def last_events(run: RunDir, writer: str, most_bytes: int = 256 << 10) -> list[Event]:
+def last_events(run: RunDir, writer: str) -> list[Event]:
     """Return the last events of one writer, oldest first; none without its file."""
     with suppress(NotFoundError), inside(run, "events", f"{writer}.jsonl") as file:
         size = os.fstat(file.fileno()).st_size
-        piece = read_piece(file, max(0, size - most_bytes), most_bytes)
+        piece = read_piece(file, max(0, size - _MOST_PIECE_BYTES), _MOST_PIECE_BYTES)
         return [event for _, line in piece.lines if (event := parse_line(line)) is not None]
     return []
 

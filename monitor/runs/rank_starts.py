@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from monitor.http.api_errors import NotFoundError
@@ -36,13 +36,15 @@ _STEPS = ("train", "train.rank")
 class _Start:
     """A rank's start as far as it was read, up to `offset` of its events."""
 
-    phases: Phases
+    phases: Phases = field(default_factory=list)
     offset: int = 0
     is_over: bool = False  # nothing will be added
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
-_kept: OrderedDict[tuple[str, int, int], _Start] = OrderedDict()
-_lock = threading.Lock()
+@lru_cache(_MOST_KEPT)
+def _start(_run: RunDir, _rank: int, _attempt: int) -> _Start:
+    return _Start()
 
 
 def timeline(run: RunDir, rank: int, attempt: int) -> Phases:
@@ -50,27 +52,20 @@ def timeline(run: RunDir, rank: int, attempt: int) -> Phases:
 
     No event is read twice: a rank that never trains, as one of a script, may write on for days.
     """
-    key = (str(run.path), rank, attempt)
-    with _lock:
-        start = _kept.get(key) or _Start([])
-    if not start.is_over:
-        start = _read_on(run, rank, attempt, start)
-        with _lock:
-            _kept[key] = start
-            _kept.move_to_end(key)
-            if len(_kept) > _MOST_KEPT:
-                _kept.popitem(last=False)
-    return start.phases
+    start = _start(run, rank, attempt)
+    with start.lock:
+        if not start.is_over:
+            _read_on(run, rank, attempt, start)
+        return [dict(phase) for phase in start.phases]
 
 
-def _read_on(run: RunDir, rank: int, attempt: int, before: _Start) -> _Start:
-    """Return `before`, which others may be reading, with what has been written since."""
-    start = _Start([dict(phase) for phase in before.phases], before.offset)
+def _read_on(run: RunDir, rank: int, attempt: int, start: _Start) -> None:
+    """Add what has been written since."""
     with suppress(NotFoundError), inside(run, "events", f"rank{rank}.jsonl") as file:
         while start.offset < _BUDGET_BYTES:
             piece = read_piece(file, start.offset, _PIECE_BYTES)
             if piece.next_offset == start.offset:
-                return start
+                return
             start.offset = piece.next_offset
             for _, line in piece.lines:
                 event = parse_line(line)
@@ -78,10 +73,9 @@ def _read_on(run: RunDir, rank: int, attempt: int, before: _Start) -> _Start:
                     continue
                 if event["kind"] == "metric" and event["name"] in _STEPS:
                     start.is_over = True
-                    return start
+                    return
                 _add(event, start.phases)
         start.is_over = True
-    return start
 
 
 def _add(event: dict[str, Any], phases: Phases) -> None:

@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from rundir.atomic import write_text
+from rundir.files.json_object import json_object
 from rundir.paths import ROOT, RunDir
 
 _LIBRARIES = ("torch", "transformers", "tokenizers", "peft", "bitsandbytes", "safetensors")
@@ -30,11 +31,7 @@ def write_made_with(run: RunDir) -> None:
 
 def read_made_with(run: RunDir) -> dict[str, Any]:
     """Return what `write_made_with` wrote; nothing for a run of an earlier version."""
-    try:
-        made_with = json.loads(run.made_with.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return made_with if isinstance(made_with, dict) else {}
+    return json_object(run.made_with)
 
 
 @cache

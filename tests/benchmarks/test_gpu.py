@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,8 @@ from benchmarks.gpus.run import (
 from benchmarks.gpus.table import markdown
 from benchmarks.gpus.training import Case, Steps
 from tests import fake_nvml
-from tests.conftest import ROOT
+from tests.forked import run_module
+from tests.running import python
 
 ALONE = ("launch.threads_per_rank=1",)  # two threads would wait for each other
 TINY = Case(name="tiny-lora", profile="tiny", method="lora", row_tokens=64)
@@ -62,15 +62,7 @@ def place(tmp_path: Path) -> Place:
 
 
 def benchmark(environ: dict[str, str], *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-P", "-m", "benchmarks.gpu", *options],
-        cwd=ROOT,
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=580,
-    )
+    return run_module("benchmarks.gpu", *options, env=environ)
 
 
 def found_by(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
@@ -131,11 +123,8 @@ print(memory.peak_since(loaded))
 def test_the_peak_of_a_gpu_is_above_what_was_in_use_before(
     environ: dict[str, str], tmp_path: Path
 ) -> None:
-    env = environ | fake_nvml.build(tmp_path)
-    told = subprocess.run(
-        [sys.executable, "-P", "-c", _WATCH], env=env, capture_output=True, text=True, check=True
-    )
-    mib = [int(line) / 1024**2 for line in told.stdout.splitlines()]
+    told = python(_WATCH, env=environ | fake_nvml.build(tmp_path))
+    mib = [int(line) / 1024**2 for line in told.splitlines()]
     assert mib == [30_000, 1_000]  # in all, and from the time at which a model was loaded
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,7 @@ from benchmarks.starts.cases import Case, Figures
 from benchmarks.starts.launchers import Span
 from benchmarks.starts.timeline import draw
 from benchmarks.startup import full_plan, quick_plan
-from tests.conftest import ROOT
+from tests.forked import run_module
 
 WARM, PLAIN = Case("airlock warm", 8), Case("torchrun", 8)
 
@@ -89,15 +87,7 @@ def test_a_picture_has_a_row_for_each_process(tmp_path: Path) -> None:
 def test_the_quick_benchmark_measures_for_real_and_prints_one_object_last(
     environ: dict[str, str],
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "benchmarks.startup", "--quick", "--json"],
-        cwd=ROOT,
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=280,
-    )
+    done = run_module("benchmarks.startup", "--quick", "--json", env=environ, is_forked=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert found.keys() == {"machine", "cases", "ratios", "holds", "skipped"}

@@ -11,16 +11,16 @@ from launch.checks.rungs import NAMES
 from tests.diagnosing import ROOT
 from tests.running import here
 
+BARE = "-S"  # a Python without any packages
+
 
 def typed(
-    name: str, environ: dict[str, str], *python: str, as_file: bool = False, as_json: bool = False
+    environ: dict[str, str], *words: str, program: str = sys.executable
 ) -> subprocess.CompletedProcess[str]:
-    """Type it in a shell that knows nothing of the clone but its folder."""
+    """Type a command in a shell that knows nothing of the clone but its folder."""
     env = {key: value for key, value in environ.items() if not key.startswith("PYTHON")}
-    words = [f"diagnostics/{name}.py"] if as_file else ["-m", f"diagnostics.{name}"]
-    words += ["--json"] if as_json else []
     return subprocess.run(
-        [*(python or (sys.executable,)), *words],
+        [program, *words],
         cwd=ROOT,
         env=env | {"CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
@@ -29,31 +29,33 @@ def typed(
     )
 
 
-LONG = [(name, False) for name in NAMES if name != "environment"] + [("imports", True)]
+LONG = [f"-m diagnostics.{name}" for name in NAMES if name != "environment"]
+LONG += ["diagnostics/imports.py"]
 
 
 @pytest.mark.parametrize(
-    ("name", "as_file"),
+    "words",
     [
-        ("environment", False),
-        ("environment", True),
-        *(pytest.param(*case, marks=pytest.mark.long) for case in LONG),
+        "-m diagnostics.environment",
+        "diagnostics/environment.py",
+        *(pytest.param(words, marks=pytest.mark.long) for words in LONG),
     ],
 )
-def test_a_rung_typed_from_the_clone_is_green(
-    name: str, environ: dict[str, str], as_file: bool
-) -> None:
-    done = typed(name, environ, as_file=as_file)
+def test_a_rung_typed_from_the_clone_is_green(words: str, environ: dict[str, str]) -> None:
+    done = typed(environ, *words.split())
     assert done.returncode == 0, done.stdout + done.stderr
     assert "ok " in done.stdout
     assert "FAIL" not in done.stdout
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("basic", "diagnostics/basic.py"), *((name, f"-m diagnostics.{name}") for name in NAMES)],
+)
 def test_outside_an_environment_a_line_says_what_to_activate(
-    name: str, environ: dict[str, str]
+    name: str, words: str, environ: dict[str, str]
 ) -> None:
-    done = typed(name, environ, sys.executable, "-S")  # without any packages
+    done = typed(environ, BARE, *words.split())
     assert (done.returncode, done.stdout) == (4, "")
     first, *commands = done.stderr.splitlines()
     assert first.startswith(f"airlock: {sys.executable} lacks: ")
@@ -66,42 +68,18 @@ def test_outside_an_environment_a_line_says_what_to_activate(
 def test_what_it_says_works_when_it_is_pasted(environ: dict[str, str]) -> None:
     if not (ROOT / ".venv/bin/activate").exists():
         pytest.skip("no .venv here")
-    told = typed("environment", environ, sys.executable, "-S").stderr
+    told = typed(environ, BARE, "-m", "diagnostics.environment").stderr
     for line in told.splitlines()[1:]:
         pasted = line.removeprefix("  → ")
-        env = {key: value for key, value in environ.items() if key != "PYTHONPATH"}
-        done = subprocess.run(
-            ["bash", "-c", pasted],
-            cwd=ROOT,
-            env=env | {"CUDA_VISIBLE_DEVICES": ""},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = typed(environ, "-c", pasted, program="bash")
         assert done.returncode == 0, pasted + done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_rung_can_be_typed_as_a_file(name: str, environ: dict[str, str]) -> None:
-    done = subprocess.run(
-        [sys.executable, f"diagnostics/{name}.py", "--help"],
-        cwd=ROOT,
-        env={key: value for key, value in environ.items() if not key.startswith("PYTHON")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = typed(environ, f"diagnostics/{name}.py", "--help")
     assert done.returncode == 0, done.stderr
     assert f"Usage: diagnostics.{name} " in done.stdout
-
-
-def test_a_rung_typed_as_a_file_outside_an_environment_says_what_to_activate(
-    environ: dict[str, str],
-) -> None:
-    done = typed("basic", environ, sys.executable, "-S", as_file=True)
-    assert f"airlock: {sys.executable} lacks: " in done.stderr, done.stderr
-    assert f"{here('airlock')} check basic " in done.stderr
-    assert done.returncode == 4
 
 
 @pytest.mark.parametrize(
@@ -115,15 +93,7 @@ def test_a_rung_typed_as_a_file_outside_an_environment_says_what_to_activate(
 def test_the_programs_too_say_what_to_activate(
     environ: dict[str, str], words: tuple[str, ...], script: str
 ) -> None:
-    no_path = {"PYTHONPATH", "PYTHONSAFEPATH"}
-    done = subprocess.run(
-        [sys.executable, "-S", "-m", *words],
-        cwd=ROOT,
-        env={key: value for key, value in environ.items() if key not in no_path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = typed(environ, BARE, "-m", *words)
     first, *commands = done.stderr.splitlines()
     assert (done.returncode, done.stdout) == (4, "")
     assert first.startswith(f"airlock: {sys.executable} lacks: ")

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.diagnosing import clone, diagnose, edit
+from tests.diagnosing import ROOT, diagnose
+from tests.running import hooked
 
 ROW = '{"prompt": "upper cat", "response": "CAT"}\n'
 
@@ -23,7 +24,7 @@ BAD = {
     "cut short": (f'{ROW}{ROW}{{"prompt": "upper cat", "resp\n{ROW}', ":3: "),
     "no text": (f'{ROW}{{"prompt": "upper cat", "response": true}}\n', "response"),
     "no response": (f'{ROW}{{"prompt": "upper cat"}}\n', "response"),
-    "far down": (ROW * 40_000 + '{"prompt": 1}\n', ":40001: "),
+    "far down": (ROW * 10_000 + '{"prompt": 1}\n', ":10001: "),
     "columns that nobody knows": ('{"left": "upper cat", "right": "CAT"}\n', "left, right"),
     "no file": (None, "No such file"),
 }
@@ -47,6 +48,14 @@ def test_what_cannot_be_trained_on_is_named_with_its_place(
     assert ("data.columns" in found["do"]) == (case == "columns that nobody knows")
 
 
+# Executes the file again with other words in it.
+EDIT = """
+text = open(module.__file__).read()
+assert {old!r} in text
+exec(text.replace({old!r}, {new!r}), vars(module))
+"""
+
+
 @pytest.mark.parametrize(
     ("file", "old", "new", "says"),
     [
@@ -68,10 +77,8 @@ def test_what_cannot_be_trained_on_is_named_with_its_place(
 def test_batches_that_are_not_what_they_should_be_are_red(
     on_cpu: dict[str, str], tmp_path: Path, file: str, old: str, new: str, says: str
 ) -> None:
-    root = clone(tmp_path / "clone")
-    edit(root / f"train/batches/{file}.py", old, new)
-    data = Path(__file__).resolve().parents[2] / "examples/tiny/train.jsonl"
-    env = on_cpu | {"PYTHONPATH": str(root)}
+    env = on_cpu | hooked(on_cpu, tmp_path, f"train.batches.{file}", EDIT.format(old=old, new=new))
+    data = ROOT / "examples/tiny/train.jsonl"
     ended = diagnose("data", "--data", str(data), "--set", "data.max_samples=500", env=env)
     assert ended.code == 4
     assert says in ended.finding("batches")["text"]

@@ -23,7 +23,7 @@ def import_them(folder: Path, *names: str, timeout_s: float = 60) -> Ended:
 
 
 def test_everything_that_a_rank_imports_can_be_imported_here(environ: dict[str, str]) -> None:
-    done = typed("imports", environ, as_json=True)
+    done = typed(environ, "-m", "diagnostics.imports", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     findings = json.loads(done.stdout.splitlines()[-1])["findings"]
     names = [finding["check"] for finding in findings]
@@ -72,11 +72,19 @@ def test_imports_that_raise_are_red_and_the_next_are_still_tried(tmp_path: Path)
     assert ended.finding("json")["ok"]
 
 
-def test_an_import_that_hangs_is_named_with_its_stack_and_ended(tmp_path: Path) -> None:
-    pid_file = tmp_path / "pid"
+@pytest.fixture
+def pid_file(tmp_path: Path) -> Path:
+    """Return the file that the module `sleeper` writes its process to, before it sleeps."""
+    file = tmp_path / "pid"
     (tmp_path / "sleeper.py").write_text(
-        f"import os, time\nopen({str(pid_file)!r}, 'w').write(str(os.getpid()))\ntime.sleep(3600)\n"
+        f"import os, time\nopen({str(file)!r}, 'w').write(str(os.getpid()))\ntime.sleep(3600)\n"
     )
+    return file
+
+
+def test_an_import_that_hangs_is_named_with_its_stack_and_ended(
+    tmp_path: Path, pid_file: Path
+) -> None:
     ended = import_them(tmp_path, "json", "sleeper", "wave", timeout_s=1)
     assert ended.code == 4
     text = ended.finding("sleeper")["text"]
@@ -103,11 +111,7 @@ def test_an_import_that_ends_its_process_is_named(tmp_path: Path, source: str, s
     assert "not reached: wave" in ended.finding("deadly")["text"]
 
 
-def test_the_importing_process_dies_with_the_diagnostic(tmp_path: Path) -> None:
-    pid_file = tmp_path / "pid"
-    (tmp_path / "sleeper.py").write_text(
-        f"import os, time\nopen({str(pid_file)!r}, 'w').write(str(os.getpid()))\ntime.sleep(3600)\n"
-    )
+def test_the_importing_process_dies_with_the_diagnostic(tmp_path: Path, pid_file: Path) -> None:
     diagnostic = subprocess.Popen(
         [sys.executable, "-P", "-m", "diagnostics.imports", "--module", "sleeper"],
         env=environment(tmp_path),

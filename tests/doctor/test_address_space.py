@@ -24,12 +24,6 @@ AT_INIT = [
 FULL = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 132.00 MiB."
 
 
-@pytest.fixture(autouse=True)
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AIRLOCK_RUNS_DIR", str(tmp_path / "runs"))
-    monkeypatch.chdir(tmp_path)
-
-
 def story(exception: str, limit_bytes: int | None, note: str = "") -> Story:
     """Return a failed run whose ranks had that RLIMIT_AS, and one of which raised `exception`."""
     told = Story()

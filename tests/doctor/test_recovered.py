@@ -25,13 +25,6 @@ Traceback (most recent call last):
 """
 
 
-@pytest.fixture(autouse=True)
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put runs into the test's own folder, which is also the working directory."""
-    monkeypatch.setenv("AIRLOCK_RUNS_DIR", str(tmp_path / "runs"))
-    monkeypatch.chdir(tmp_path)
-
-
 def on_log(folder: Path, text: str) -> Verdict:
     path = folder / "rank0.log"
     path.write_text(text)

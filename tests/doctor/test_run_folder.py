@@ -23,14 +23,6 @@ OOM = "OutOfMemoryError: CUDA out of memory. Tried to allocate 132.00 MiB"
 PEER = "RuntimeError: [gloo/pair.cc:534] Connection closed by peer [127.0.0.1]:1"
 
 
-@pytest.fixture(autouse=True)
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Put runs into the test's own folder, which is also the working directory."""
-    monkeypatch.setenv("AIRLOCK_RUNS_DIR", str(tmp_path / "runs"))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path / "runs"
-
-
 def test_the_rank_that_failed_first_is_named_with_the_line_of_its_log() -> None:
     story = Story()
     story.raises(1, OOM)

@@ -22,13 +22,6 @@ TIMED_OUT = (
 )
 
 
-@pytest.fixture(autouse=True)
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put runs into the test's own folder, which is also the working directory."""
-    monkeypatch.setenv("AIRLOCK_RUNS_DIR", str(tmp_path / "runs"))
-    monkeypatch.chdir(tmp_path)
-
-
 def timed_out() -> Story:
     """Return a run in which rank 0 waited in vain, and the launcher ended rank 1."""
     story = Story(script=True)

@@ -22,6 +22,7 @@ from rundir.config import RunConfig
 from rundir.config_file import config_text
 from rundir.paths import ROOT, RunDir
 from rundir.prepared import Prepared, PreparedData, write_prepared
+from tests.forked import run_module
 from tests.running import wait_for
 
 STAND_IN = ROOT / "tests/inbox/stand_in.py"
@@ -79,15 +80,8 @@ class Served:
 
     def ask(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Type a command beside the daemon."""
-        return subprocess.run(
-            self.command(*words),
-            cwd=ROOT,
-            env=self.environ,
-            text=True,
-            capture_output=True,
-            check=False,
-            timeout=60,
-        )
+        inbox, own = str(self.layout.path), ("inbox.inbox_command",)
+        return run_module("inbox", inbox, *words, env=self.environ, modules=own)
 
     def status(self) -> dict[str, Any]:
         """Return what `status --json` prints, without a process for it."""

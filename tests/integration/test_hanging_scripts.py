@@ -52,6 +52,8 @@ CASES = {
     "waits-at-a-socket": Expected("rank-behind"),
     "python-loop": Expected("rank-behind"),
     "native-loop": Expected("rank-behind"),
+    "sleeps-beside-nccl": Expected("rank-behind"),
+    "link-of-nccl-is-broken": Expected("hang", None, has_culprit_line=False),
     "key-of-nobody": Expected("store-key-missing"),
     "recv-without-send": Expected("no-partner"),
     "waits-for-a-program": Expected("rank-behind"),
@@ -60,7 +62,12 @@ CASES = {
     "never-joins": Expected("rank-behind"),
     "too-many-to-come": Expected("ranks-missing", None),
 }
-_QUICK = ("skips-a-collective", "worker-stuck", "never-joins")  # the others take minutes in all
+_QUICK = (
+    "skips-a-collective",
+    "worker-stuck",
+    "never-joins",
+    "sleeps-beside-nccl",
+)  # the others take minutes in all
 _LONG = pytest.mark.long
 _WARM = [one if one in _QUICK else pytest.param(one, marks=_LONG) for one in CASES]
 
@@ -68,7 +75,7 @@ _WARM = [one if one in _QUICK else pytest.param(one, marks=_LONG) for one in CAS
 def marked(case: str, mark: str) -> list[str]:
     """Return the places (file:line) of a case's function that bear a comment `# mark`."""
     lines = SCRIPT.read_text().splitlines()
-    names = {case.replace("-", "_"), "waits_for_the_other", "join"}
+    names = {case.replace("-", "_"), "waits_for_the_other", "spins_in_the_driver", "join"}
     found, function = [], ""
     for number, line in enumerate(lines, 1):
         if begin := re.match(r"(?:def|class) (\w+)", line):
@@ -103,6 +110,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 def _assert_named(case: str, title: str, told: dict[str, Any]) -> None:
     expected = CASES[case]
     assert (told["cause"], told["rank"]) == (expected.cause, expected.rank), told
+    assert "may be no hang" not in told["why"], told
     at_fault = marked(case, "at fault")
     assert bool(at_fault) == expected.has_culprit_line or case in ("too-many-to-come",)
     if expected.has_culprit_line and at_fault:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 from pathlib import Path
@@ -26,6 +27,7 @@ from tests.running import (
     ended,
     events_of,
     finish,
+    here,
     how_started,
     limit_s,
     rank_pids,
@@ -254,11 +256,20 @@ def test_cuda_in_the_zygote_is_seen_whoever_initialised_it(user: User, deed: str
 
 
 @pytest.mark.sample
-def test_a_cold_start_has_no_zygote(user: User) -> None:
-    user.output_of(*SHORT, *COLD)
+def test_a_cold_start_has_no_zygote_and_its_command_is_kept_with_variables_and_the_limit(
+    user: User,
+) -> None:
+    env = {"NUM_GPUS": "2", "AIRLOCK_LIMITS_RLIMIT_AS_GIB": "24", "AIRLOCK_SCRIPT": "./start.sh"}
+    user.output_of(*SHORT, *COLD, env=env)
     run = user.run()
     assert how_started(run) == ("cold", None)
     assert not run.event_file("zygote").exists()
+    first, *_, line = run.command.read_text().splitlines()
+    # It was typed where no ./start.sh lies, and has to work when it is pasted.
+    typed = f"NUM_GPUS=2 AIRLOCK_LIMITS_RLIMIT_AS_GIB=24 {here('start.sh')} tiny --set "
+    assert first.startswith(typed)
+    limits = [word for word in shlex.split(line) if word.startswith("AIRLOCK_RLIMIT_AS")]
+    assert len(limits) == 1, line
 
 
 @pytest.mark.long

@@ -10,15 +10,7 @@ import pytest
 from launch.config.request import PLAN, RUN, Request
 from machine import typed
 from tests.conftest import ROOT
-from tests.running import (
-    Start,
-    Typed,
-    assert_nothing_left,
-    ended,
-    here,
-    run_folder,
-    wait_for,
-)
+from tests.running import Typed, here
 
 LAUNCH = str(ROOT / "launch/__main__.py")
 REQUEST = Request(profile="14b", data="my data.jsonl", settings=("train.lora_rank=8",))
@@ -95,28 +87,6 @@ def test_ranks_that_cannot_be_are_answered_with_all_that_was_typed(typed: Typed)
     assert code == 2
     again = f"NUM_GPUS=64 {here('start_single.sh')} tiny --data 'my data.jsonl'"
     assert again in err.replace("CUDA_VISIBLE_DEVICES='' ", "")
-
-
-def test_the_kept_command_has_the_variables_and_its_torchrun_line_the_limit(
-    airlock: Start, environ: dict[str, str]
-) -> None:
-    settings = ("--set", "train.global_batch_size=4", "--set", "launch.start=cold")
-    env = {"NUM_GPUS": "2", "AIRLOCK_LIMITS_RLIMIT_AS_GIB": "24", "AIRLOCK_SCRIPT": "./start.sh"}
-    with ended(airlock("run", "tiny", *settings, env=env)):
-        run = run_folder(environ)
-
-        def limited_command() -> str:
-            text = run.command.read_text() if run.command.exists() else ""
-            return text if "AIRLOCK_RLIMIT_AS_BYTES" in text else ""
-
-        text = wait_for(limited_command, why="the command has no limit")
-    assert_nothing_left(run)
-    first, *_, line = text.splitlines()
-    # It was typed where no ./start.sh lies, and has to work when it is pasted.
-    line_typed = f"NUM_GPUS=2 AIRLOCK_LIMITS_RLIMIT_AS_GIB=24 {here('start.sh')} tiny --set "
-    assert first.startswith(line_typed)
-    limits = [word for word in shlex.split(line) if word.startswith("AIRLOCK_RLIMIT_AS")]
-    assert len(limits) == 1, line
 
 
 @pytest.mark.parametrize(

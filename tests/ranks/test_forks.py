@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from ranks import forks
+from tests.running import python
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
@@ -51,7 +49,7 @@ def test_a_fork_is_said_once_for_each_place_if_cuda_is_in_use(
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_it_is_known_when_cuda_is_in_use(environ: dict[str, str], tmp_path: Path) -> None:
+def test_on_a_gpu_it_is_known_when_cuda_is_in_use() -> None:
     program = """
 import json, os, torch
 from ranks.forks import watch_forks
@@ -67,12 +65,4 @@ torch.zeros(1, device="cuda")
 fork()
 print(json.dumps([before, len(said)]))
 """
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", program],
-        env=environ,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert json.loads(done.stdout) == [0, 1]
+    assert json.loads(python(program)) == [0, 1]

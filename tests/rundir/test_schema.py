@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rundir.config import SECTIONS
+from rundir.config import SECTIONS, EvaluationConfig
 from rundir.exit_codes import ExitCode
 from rundir.paths import PACKAGES
 from rundir.schema import EVENTS, PHASES, RANK_PHASES, spec_of
@@ -76,6 +77,10 @@ def test_phases_and_meanings_are_distinct_and_the_exit_codes_the_promised_ones()
 
 
 def test_every_setting_says_what_it_means() -> None:
-    for section, cls in SECTIONS.items():
+    keys = set()
+    for section, cls in (SECTIONS | {"evaluation": EvaluationConfig}).items():
         for item in fields(cls):
             assert item.metadata["help"], f"{section}.{item.name}"
+            keys.add(f"{section}.{item.name}")
+    described = json.loads((ROOT / "rundir/settings.json").read_text(encoding="utf-8"))
+    assert described.keys() == keys

@@ -13,15 +13,20 @@ HAS_DRIVER = Path("/proc/driver/nvidia/version").exists()
 def pytorch_org(clone: Clone) -> Clone:
     """Return a clone whose uv uses a local folder instead of PyTorch's own index."""
     folder = torch_for_cpu(clone).splitlines()[1]
-    asks = 'case "$*" in *--torch-backend=cpu*) set -- "$@" '
+    older = torch_for_cpu(clone, "cu126").splitlines()[1]
     clone.pin(torch_with_cuda(clone))
-    return tool_uv(clone, f"{asks} {folder} ;; esac")
-
-
-def tool_uv(clone: Clone, line: str) -> Clone:
-    """Give the clone a uv that does something before the real one runs, without that option."""
-    drop = 'for one; do shift; [ "$one" = --torch-backend=cpu ] || set -- "$@" "$one"; done'
-    tool(clone.bin / "uv", f'#!/bin/sh\n{line}\n{drop}\nexec "{UV}" "$@"\n')
+    script = f"""#!/bin/sh
+for word; do
+    shift
+    case $word in
+        --torch-backend=cpu) set -- "$@" {folder} ;;
+        --torch-backend=cu126) set -- "$@" {older} ;;
+        *) set -- "$@" "$word" ;;
+    esac
+done
+exec "{UV}" "$@"
+"""
+    tool(clone.bin / "uv", script)
     return clone
 
 
@@ -59,6 +64,43 @@ def test_with_a_driver_torch_is_its_build_for_cuda_unless_another_is_wanted(
     result = pytorch_org.run("tiny", AIRLOCK_TORCH="cpu")
     assert "as AIRLOCK_TORCH says: torch will be its build for CPU" in result.stderr
     assert torch_of(pytorch_org) == "9.0+cpu"
+
+
+@pytest.mark.skipif(HAS_DRIVER, reason="there is a driver")
+def test_a_driver_that_is_older_gets_the_build_that_runs_on_it(pytorch_org: Clone) -> None:
+    tool(pytorch_org.bin / "nvidia-smi", "#!/bin/sh\necho 550.54.15\n")
+    result = pytorch_org.run("32b")
+    assert result.returncode == 0, result.stderr
+    assert torch_of(pytorch_org) == "9.0+cu126"
+    why = "the NVIDIA driver is 550: torch will be its build cu126, as what comes is built for CUDA"
+    assert f"{why} 13, which needs 580 or newer\n" in result.stderr
+
+    pytorch_org.write(".venv/.airlock-installing", "")
+    pytorch_org.write("constraints.txt", "# other\n")
+    tool(pytorch_org.bin / "nvidia-smi", "#!/bin/sh\necho 470.82.01\n")
+    result = pytorch_org.run("32b")  # nothing runs on it: preflight says so, of what there is
+    assert result.returncode == 0, result.stderr
+    assert torch_of(pytorch_org) == "9.0"
+    assert "the NVIDIA driver 470 is older than 525; what comes is built for" in result.stderr
+
+
+@pytest.mark.skipif(HAS_DRIVER, reason="there is a driver")
+def test_without_that_builds_index_what_mends_it_is_said_before_anything_is_fetched(
+    clone: Clone,
+) -> None:
+    clone.pin("torch==9.0\n")
+    tool(clone.bin / "nvidia-smi", "#!/bin/sh\necho 570.124.06\n")
+    folder = torch_with_cuda(clone).splitlines()[1].partition(" ")[2]
+    away = {"HTTPS_PROXY": "http://127.0.0.1:9", "UV_HTTP_RETRIES": "0", "PIP_FIND_LINKS": folder}
+    clone.env |= away | {"UV_DEFAULT_INDEX": f"file://{clone.root.parent}/none"}
+    result = clone.run("32b")
+    assert result.returncode == 0, result.stderr
+    assert torch_of(clone) == "9.0"
+    index = "https://download.pytorch.org/whl/cu129"
+    mend = f"rm -rf '{clone.root}/.venv'; PIP_EXTRA_INDEX_URL={index} '{clone.root}/start.sh' 32b\n"
+    assert mend in result.stderr
+    assert "torch's build cu129 cannot be had (" in result.stderr
+    assert result.stderr.index(mend) < result.stderr.index("Resolved"), "uv had begun"
 
 
 @pytest.mark.skipif(HAS_DRIVER, reason="there is a driver")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 
@@ -20,20 +20,15 @@ from train.batches.course import Course
 
 _LISTED = 1 << 20  # samples: a longer list takes more memory than the rest of a rank's data
 _ROUNDS = 8  # 4 are enough to be pseudo-random (Luby and Rackoff 1988) with good round functions
-
-
-class Permutation(Protocol):
-    """A map from the position within the epoch to the sample."""
-
-    def __getitem__(self, position: int, /) -> int | np.integer: ...
+# From the position within the epoch to the sample.
+Permutation: TypeAlias = "np.ndarray | _Computed"
 
 
 def permutation(num_samples: int, seed: int, epoch: int, *stream: int) -> Permutation:
     """Return the order of `epoch`; each `stream` has its own."""
     generator = np.random.default_rng([seed, epoch, *stream])
     if num_samples <= _LISTED:
-        listed: Permutation = generator.permutation(num_samples)
-        return listed
+        return generator.permutation(num_samples)
     return _Computed(num_samples, generator)
 
 
@@ -115,8 +110,8 @@ class MixedOrder(Order):
     def _order(self, stream: int, length: int, turn: int, epoch: int) -> Permutation:
         """Return a permutation; the last two of each stream are kept, as an epoch may need both."""
         key = 2 * stream + turn % 2
-        about, order = self._known.get(key, ((-1, -1), ()))
-        if about != (stream, turn):
+        known = self._known.get(key)
+        if known is None or known[0] != (stream, turn):
             order = permutation(length, self.course.seed(epoch), turn, stream)
-            self._known[key] = (stream, turn), order
-        return order
+            known = self._known[key] = (stream, turn), order
+        return known[1]

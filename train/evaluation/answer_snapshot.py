@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from rundir.atomic import write_text
 from rundir.checkpoints import checkpoint_name
+from rundir.events import finite
 from rundir.paths import RunDir
 from rundir.prepared import PreparedData, read_prepared
 
@@ -70,15 +70,6 @@ class Snapshots:
             "summary": summary,
         }
         path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(_finite(snapshot), ensure_ascii=False, allow_nan=False, indent=1)
+        text = json.dumps(finite(snapshot), ensure_ascii=False, allow_nan=False, indent=1)
         write_text(path, text + "\n", durable=False)
         return summary
-
-
-def _finite(value: Any) -> Any:
-    """Return a value as JSON can hold it: NaN and infinity become their names, as in events."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import gzip
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,15 +38,11 @@ class Recorder:
         activities = [ProfilerActivity.CPU]
         if self._ranks.device.type == "cuda":
             activities.append(ProfilerActivity.CUDA)
-        try:
+        with self._guarded():
             self._profile = profile(activities=activities)
             self._profile.start()
             self._begin_step()
-        except Exception as error:  # noqa: BLE001 - whatever the profiler does, training goes on
-            self._profile = None
-            self._tell(why=_text(error))
-            return
-        self.is_recording = True
+            self.is_recording = True
 
     def stepped(self) -> None:
         """Note that a step has ended; write the trace after the last one."""
@@ -54,12 +52,9 @@ class Recorder:
         if self._num_done >= self._num_steps:
             self.finish()
             return
-        try:
+        with self._guarded():
             self._of_step.__exit__(None, None, None)
             self._begin_step()
-        except Exception as error:  # noqa: BLE001 - as above
-            self.is_recording = False
-            self._tell(why=_text(error))
 
     def finish(self) -> None:
         """Write what has been recorded, if anything is: the training may end before the trace."""
@@ -68,7 +63,7 @@ class Recorder:
         self.is_recording = False
         self._ranks.pulse.tick("trace")
         file = self._run.traces / f"step_{self._first + 1:08d}-rank{self._ranks.rank}.json.gz"
-        try:
+        with self._guarded():
             self._of_step.__exit__(None, None, None)
             if self._ranks.device.type == "cuda":
                 torch.cuda.synchronize(self._ranks.device)
@@ -79,12 +74,17 @@ class Recorder:
             file.with_name(file.name.removesuffix(".json.gz") + ".txt").write_text(
                 f"{table}\n", encoding="utf-8"
             )
-        except Exception as error:  # noqa: BLE001 - as above
-            self._tell(why=_text(error))
-        else:
             self._tell(file=str(file.relative_to(self._run.path)), table=table)
-        finally:
-            self._profile = self._of_step = None
+        self._profile = self._of_step = None
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Tell what goes wrong in the block, and end the recording."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - whatever the profiler does, training goes on
+            self.is_recording, self._profile = False, None
+            self._tell(why=f"{type(error).__name__}: {error}")
 
     def _begin_step(self) -> None:
         self._of_step = record_function(f"{_STEP}{self._first + self._num_done + 1}")
@@ -102,10 +102,6 @@ class Recorder:
             table=table,
             why=why,
         )
-
-
-def _text(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
 
 
 def _export(recorded: Any, path: Path) -> None:

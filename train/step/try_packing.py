@@ -16,6 +16,7 @@ from train.data.architecture import why_not_apart
 from train.data.dataset import Sample
 from train.model.apart import Apart, may_have_mask
 from train.model.build import plain_model
+from train.model.export import difference as largest_difference
 from train.step.random_rows import LENGTHS, difference, logits_of, random_samples
 
 NOT_PACKED = "--set data.packing=auto"
@@ -146,21 +147,15 @@ def leak_of(model: Any, logits: Sequence[torch.Tensor], least: float = _LEAST_LE
     With experts, the rest of the batch changes the shapes of their products, and so the last digit.
     The noise is the most that does to a sample in a row of its own, with several others.
     """
-    leak = _difference(logits)
+    leak = largest_difference(*logits)
     if not leak > least:
         return 0.0
     mixed = [
         collate([random_samples(model, seed)[0], random_samples(model, 0)[1]]) for seed in _SEVERAL
     ]
     first, *others = (logits_of(model, batch)[1, : LENGTHS[1]] for batch in mixed)
-    noise = max(_difference([first, other]) for other in others)
+    noise = max(largest_difference(first, other) for other in others)
     return leak if leak > _NOISE_FACTOR * noise else 0.0
-
-
-def _difference(logits: Sequence[torch.Tensor]) -> float:
-    """Return the largest difference, as a share of the largest logit."""
-    first, other = logits
-    return float((first - other).abs().max() / first.abs().max())
 
 
 def _not_packed(what: str) -> UserError:

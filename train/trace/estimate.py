@@ -23,21 +23,12 @@ from rundir.config import RunConfig
 from rundir.config_file import read_config
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
-from rundir.footprint import Footprint, Moment, write_footprints
+from rundir.footprint import Footprint, write_footprints
 from train.model.build import add_method, load_architecture, new_model, num_weights
 from train.model.new_tokens import grow
 from train.trace.kernels import Device
 from train.trace.step_trace import WARM_UP, Trace, share_of, trace
-
-_MOMENTS: dict[str, Moment] = {
-    "wrap": "forward",
-    "forward": "forward",
-    "loss": "loss",
-    "loss backward": "backward",
-    "layers backward": "backward",
-    "embedding backward": "backward",
-    "optimizer": "optimizer",
-}
+from train.trace.storages import STAGES
 
 
 def footprint(config: RunConfig, device: Device) -> Footprint:
@@ -176,7 +167,7 @@ def _footprint(traced: Trace) -> Footprint:
         activations_bytes=peak_bytes - exact - parts["logits"],
         logits_bytes=parts["logits"],
         peak_bytes=peak_bytes,
-        peak_moment="warm-up" if is_warm_up else _MOMENTS[stage],
+        peak_moment="warm-up" if is_warm_up else STAGES[stage][1],
     )
 
 

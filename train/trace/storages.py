@@ -9,19 +9,20 @@ from typing import Any, Literal
 import torch
 
 from ranks.torch_compat import TorchDispatchMode
+from rundir.footprint import Moment
 from train.trace.kernels import Device
 
 # Parts of a footprint, as far as the time at which a tensor is made identifies them.
 Part = Literal["weights", "gradients", "optimizer", "activations", "logits"]
-# What runs, in order, and the part to which the tensors it makes belong.
-STAGES: dict[str, Part] = {
-    "wrap": "gradients",  # DDP's buckets, which gradients are views of
-    "forward": "activations",
-    "loss": "logits",
-    "loss backward": "logits",
-    "layers backward": "activations",
-    "embedding backward": "activations",
-    "optimizer": "optimizer",
+# What runs, in order: the part to which the tensors it makes belong, and what that is in a plan.
+STAGES: dict[str, tuple[Part, Moment]] = {
+    "wrap": ("gradients", "forward"),  # DDP's buckets, which gradients are views of
+    "forward": ("activations", "forward"),
+    "loss": ("logits", "loss"),
+    "loss backward": ("logits", "backward"),
+    "layers backward": ("activations", "backward"),
+    "embedding backward": ("activations", "backward"),
+    "optimizer": ("optimizer", "optimizer"),
 }
 _CUDA_BLOCK_BYTES = 512  # torch's CUDA allocator, with the expandable segments that launch sets
 _ATEN = torch.ops.aten
@@ -39,7 +40,7 @@ class Storages(TorchDispatchMode):
     def __init__(self, device: Device, *, is_packed: bool) -> None:
         super().__init__()
         self._is_packed = is_packed
-        self.held = dict.fromkeys(set(STAGES.values()) | {"weights"}, 0)
+        self.held = dict.fromkeys({part for part, _ in STAGES.values()} | {"weights"}, 0)
         self.peaks: dict[str, dict[str, int]] = {}
         self._block_bytes = _CUDA_BLOCK_BYTES if device == "cuda" else 1
         self._live: dict[int, tuple[weakref.ref[Any], str, int]] = {}
@@ -82,7 +83,7 @@ class Storages(TorchDispatchMode):
             if isinstance(tensor, torch.Tensor) and tensor.is_meta:
                 storage = tensor.untyped_storage()
                 if id(storage) not in self._live:
-                    self._add(storage, STAGES[self._stage])
+                    self._add(storage, STAGES[self._stage][0])
         return result
 
     def held_bytes(self, storage: torch.UntypedStorage) -> int:

@@ -27,7 +27,7 @@ from rundir.control import is_asked
 from rundir.paths import RunDir, shown
 from rundir.pulse import ASIDE, PulseState, read_pulse
 from rundir.units import clock_text
-from state.hang import allowed_s
+from state.hang_limit import allowed_s
 
 _POLL_S = 0.1
 _LOOK_EVERY_S = 1.0  # at the pulse
@@ -121,14 +121,14 @@ class FreezeWatch:
         if pulse is None:
             return
         # For code that keeps the GIL: this thread could not look any more then.
-        limit_s = allowed_s(self._asked_s, is_aside=True)
+        limit_s = allowed_s(self._asked_s, is_slow=True)
         faulthandler.dump_traceback_later(limit_s, file=self._log)
         if self._seen is None or pulse.count != self._seen.count or is_asked(self._run, "pause"):
             self._has_moved(pulse, now)
             return
         is_aside = pulse.num_steps == 0 or pulse.phase in ASIDE or self._computes(pulse, now)
         step_s = statistics.median(self._steps) if self._steps else 0.0
-        limit_s = allowed_s(self._asked_s, step_s=step_s, is_aside=is_aside)
+        limit_s = allowed_s(self._asked_s, step_s=step_s, is_slow=is_aside)
         if not self._frozen_since and now - self._moved_at > limit_s:
             self._frozen_since = self._moved_at
             self._say(pulse, now - self._moved_at, limit_s)

@@ -11,10 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from inbox.models.held_out import HeldOutSet, HeldOutSets
+from inbox.models.held_out import HeldOutSet, HeldOutSets, free_name, set_name
 from inbox.models.held_out_scores import Scorer, ScoringFailedError, StoppedError
 from inbox.models.models import Models
-from inbox.models.set_name import free_name, set_name
 from rundir.config_file import read_config
 from tests.conftest import ROOT
 from tests.inbox.models.trained import run_of

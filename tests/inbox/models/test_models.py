@@ -16,6 +16,7 @@ from inbox.models.held_out_scores import Scorer
 from inbox.models.models import ModelOutcome, Models
 from rundir.errors import UserError
 from tests.conftest import ROOT
+from tests.forked import run_module
 from tests.inbox.models.trained import BASE_LOSS, asked, evaluator, model_with, run_of
 
 
@@ -235,14 +236,8 @@ def test_a_kill_before_any_change_leaves_a_good_model_and_work_that_can_be_ended
 
     def consider(at: int) -> subprocess.CompletedProcess[str]:
         words = [str(at), str(models), str(run.path), "job-rum", "rum.jsonl", *inbox.command]
-        return subprocess.run(
-            [sys.executable, "-P", "-m", "tests.inbox.models.considering", *words],
-            cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        env, own = os.environ | {"PYTHONPATH": str(ROOT)}, ("inbox.models.models",)
+        return run_module("tests.inbox.models.considering", *words, env=env, modules=own)
 
     whole = consider(0)
     assert whole.returncode == 0, whole.stderr

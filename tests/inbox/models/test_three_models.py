@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from examples.tiny import make_data
+from inbox.models.held_out import set_name
 from inbox.models.held_out_scores import Scorer
 from inbox.models.models import ModelOutcome, Models
-from inbox.models.set_name import set_name
 from rundir.paths import ROOT
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
 from tests.conftest import ROOT
+from tests.forked import run_module
 from tests.rundir.test_full_disk import SmallDisk
 
 
@@ -115,15 +114,9 @@ def test_a_child_s_output_and_its_error_are_kept(run: RunDir, tmp_path: Path) ->
         "sys.stderr.write('\\rall\\n')\n"
         "raise UserError('it is wrong', do='mend it')\n"
     )
-    command = ["-m", "machine.processes.child", str(os.getpid()), f"--copy-to={run.path}", "fails"]
-    path = os.pathsep.join([str(ROOT), str(tmp_path)])
-    done = subprocess.run(
-        [sys.executable, "-P", *command],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])}
+    child = ("machine.processes.child", str(os.getpid()), f"--copy-to={run.path}", "fails")
+    done = run_module(*child, env=env)
     assert done.returncode == 2, done.stderr
     lines = run.run_log.read_text().splitlines()
     assert sorted(lines) == ["  → mend it", "airlock: it is wrong", "all", "from the child"]

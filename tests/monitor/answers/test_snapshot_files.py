@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from monitor.answers.brief import Briefs
+from monitor.answers.brief import brief_of
 from monitor.answers.snapshot_files import (
     MOST_BYTES,
     datasets_of,
@@ -60,7 +60,7 @@ def test_a_broken_snapshot_is_told_of_and_others_are_read(
     put(run, 25, content)
     with pytest.raises(NotFoundError, match=said):
         read_snapshot(run, "d", 25)
-    briefs = [Briefs().of(run, "d", step) for step in steps_of(run, "d")]
+    briefs = [brief_of(run, "d", step) for step in steps_of(run, "d")]
     assert [bool(one.error) for one in briefs] == [False, True]
 
 
@@ -153,19 +153,17 @@ def test_one_that_is_being_written_is_read_whole(run: RunDir) -> None:
 
 
 def test_a_brief_is_read_anew_when_its_file_has_changed(run: RunDir) -> None:
-    briefs = Briefs()
     path = put(run, 10, GOOD)
-    assert bytes(briefs.of(run, "d", 10).is_right) == b"\x01\x00"
-    assert briefs.of(run, "d", 10) is briefs.of(run, "d", 10)
+    assert bytes(brief_of(run, "d", 10).is_right) == b"\x01\x00"
+    assert brief_of(run, "d", 10) is brief_of(run, "d", 10)
     write_text(path, json.dumps(snapshot(10, [example(0), example(1), example(2)])))
-    assert bytes(briefs.of(run, "d", 10).is_right) == b"\x00\x00\x00"
+    assert bytes(brief_of(run, "d", 10).is_right) == b"\x00\x00\x00"
 
 
 def test_a_run_that_is_removed_meanwhile_is_not_found(run: RunDir) -> None:
-    briefs = Briefs()
     put(run, 10, GOOD)
-    assert not briefs.of(run, "d", 10).error
+    assert not brief_of(run, "d", 10).error
     shutil.rmtree(run.path)
-    assert briefs.of(run, "d", 10).error
+    assert brief_of(run, "d", 10).error
     with pytest.raises(NotFoundError):
         read_snapshot(run, "d", 10)

@@ -7,8 +7,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,23 +14,11 @@ import pytest
 from monitor.api import http_server
 from monitor.serve_command import main
 from rundir.errors import UserError
-from tests.conftest import ROOT
+from tests.forked import run_module
 from tests.monitor.serving import event, make_run, served
 from tests.running import hooked
 
 _MOST_BYTES = 120 << 20
-
-
-def _serve(environ: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-P", "-m", "launch", "serve", *words],
-        cwd=ROOT,
-        env=environ,
-        text=True,
-        capture_output=True,
-        check=False,
-        timeout=120,
-    )
 
 
 def test_a_taken_port_is_passed_over_unless_it_was_named(
@@ -40,7 +26,7 @@ def test_a_taken_port_is_passed_over_unless_it_was_named(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        refused = _serve(environ, "--port", str(port))
+        refused = run_module("launch", "serve", "--port", str(port), env=environ)
         assert refused.returncode == 4
         assert f"port {port} of 127.0.0.1 is taken, by process {os.getpid()}: " in refused.stderr
         assert "./airlock serve --port 0" in refused.stderr
@@ -110,7 +96,7 @@ def test_without_the_extra_it_says_what_to_install(environ: dict[str, str], tmp_
         "u.find_spec = lambda n, *a: None if n in ('uvicorn', 'uplot') else real(n, *a)\n"
     )
     lacking = {**environ, "PYTHONPATH": f"{tmp_path}:{environ['PYTHONPATH']}"}
-    told = _serve(lacking)
+    told = run_module("launch", "serve", env=lacking)
     assert told.returncode == 4
     assert "airlock serve needs the package uvicorn>=" in told.stderr
     assert "which is not installed" in told.stderr

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
 from tests.monitor.metrics.event_files import WrittenRun
+from tests.running import python
 
 _GIB = 1 << 30
 _NUM = 100_000
@@ -54,14 +51,7 @@ def test_a_gigabyte_of_events_is_indexed_in_little_memory(tmp_path: Path) -> Non
     while file.stat().st_size < _GIB:
         written.raw(text * 20_000)
     written.train(_NUM + 1, loss=-5.0)
-    found = subprocess.run(
-        [sys.executable, "-P", "-c", _PROGRAM, str(written.run.path), str(tmp_path / "index")],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    said = json.loads(found.stdout)
+    said = json.loads(python(_PROGRAM, str(written.run.path), str(tmp_path / "index")))
     assert said["told"]["indexed"]["of_bytes"] == file.stat().st_size > _GIB
     curve = said["told"]["series"]["train.loss"]
     assert (curve["steps"][-1], curve["last"][-1]) == (_NUM + 1, -5.0)

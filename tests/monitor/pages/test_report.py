@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from click.testing import CliRunner
 from monitor.report.report_command import main
 from monitor.report.write import licences, report_html, series
 from rundir.paths import RunDir
+from tests.forked import run_module
 from tests.monitor.answers.made import HOSTILE
 from tests.monitor.browsing import opened, server, until, watched
 from tests.monitor.pages.hostile import EVIL, NAME, assert_harmless, hostile_run
@@ -27,13 +27,7 @@ LEGENDS = "[...document.querySelectorAll('.chart')].map((one) => one.innerText).
 
 
 def report(environ: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-P", "-m", "launch", "report", *words],
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run_module("launch", "report", *words, env=environ)
 
 
 def test_a_report_is_one_file_that_is_not_replaced_unasked(

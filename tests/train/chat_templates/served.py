@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+# Where transformers is loaded, a model's tokenizer is read here, and by no child that imports it.
+import transformers  # noqa: F401
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from tests.train.chat.test_template import CHATML, MARKING, TEMPLATES

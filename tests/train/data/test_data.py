@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +14,7 @@ import torch
 
 from rundir.prepared import PreparedData
 from tests.conftest import ROOT
+from tests.running import python
 from train.batches.batch import IGNORE, collate
 from train.batches.course import Course, Draw
 from train.batches.epoch_order import Order, permutation
@@ -175,14 +174,8 @@ def test_a_rank_does_not_load_pandas_where_that_is_installed(tmp_path: Path) -> 
         "from rundir.prepared import PreparedData\n"
         f"print(SampleFile({prepared!r})[22][0].tolist())"
     )
-    found = subprocess.run(
-        [sys.executable, "-P", "-c", program],
-        env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert found.stdout == "[22, 22, 22, 22]\n"
+    env = {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    assert python(program, env=env) == "[22, 22, 22, 22]\n"
     assert not (tmp_path / "loaded").exists()
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import errno
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from rundir.events import EventTail, EventWriter
+from tests.running import python
 from tests.train.data.test_prepare_data import cache, file, model, saved_tokenizer
 from train.data.path_samples import prepare_path
 from train.data.reading_progress import ReadingProgress, reported_in
@@ -117,12 +116,6 @@ def test_memory_does_not_grow_with_the_data(
         file = tmp_path / f"{num_rows}.jsonl"
         with file.open("w") as out:
             out.writelines(json.dumps({"text": f"{i} " * 30}) + "\n" for i in range(num_rows))
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", PEAK, str(file), str(model)],
-            env=environ | {"AIRLOCK_CACHE_DIR": str(tmp_path / "c")},
-            check=True,
-            capture_output=True,
-            text=True,
-        )
-        peaks.append(int(done.stdout.split()[-1]))
+        env = environ | {"AIRLOCK_CACHE_DIR": str(tmp_path / "c")}
+        peaks.append(int(python(PEAK, str(file), str(model), env=env).split()[-1]))
     assert peaks[1] < peaks[0] + 60e6  # for 60 MB more text

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,9 @@ from rundir.config_file import config_text
 from rundir.errors import UserError
 from rundir.events import read_events
 from rundir.exit_codes import ExitCode
-from rundir.paths import create_run
+from rundir.paths import RunDir, create_run
 from rundir.prepared import PreparedData, read_prepared
+from tests.forked import run_module
 from train.data.dataset import SampleFile
 from train.data.path_samples import prepare_file
 from train.files import served as served_module
@@ -64,6 +64,14 @@ def asked(model: Path, cache: Path, environ: dict[str, str]) -> dict[str, str]:
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     return tmp_path / "data.jsonl"
+
+
+def prepared_by_program(
+    run: RunDir, model: Path, env: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """Prepare the data of a run as its launcher has them prepared: in a child."""
+    child = ("machine.processes.child", str(os.getpid()), "train.prepare")
+    return run_module(*child, str(run.path), str(model), env=env, is_forked=False)
 
 
 def rows(*pairs: tuple[str, str], **more: Any) -> str:
@@ -273,22 +281,7 @@ def test_the_program_prepares_a_run_or_says_in_two_lines_why_not(
     file.write_text("{" if broken else rows(*PAIRS), encoding="utf-8")
     data = replace(plain.data, path=str(file), eval_path=str(file), max_samples=2)
     run.config.write_text(config_text(replace(plain, data=data), {}), encoding="utf-8")
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-P",
-            "-m",
-            "machine.processes.child",
-            str(os.getpid()),
-            "train.prepare",
-            str(run.path),
-            str(model),
-        ],
-        env=asked,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = prepared_by_program(run, model, asked)
     kinds = [event["kind"] for event in read_events(run.events)]
     assert (kinds[0], kinds[-1]) == ("start", "end")
     assert {*kinds[1:-1]} <= {"metric"}  # of its progress, each second

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import weakref
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +14,7 @@ import torch
 from rundir.config import ModelConfig, RunConfig, TrainConfig
 from rundir.config_file import config_text
 from tests.conftest import ROOT
+from tests.running import python
 from tests.train.model.test_models import SHAPES, assert_same, found, samples
 from train.batches.batch import collate, collate_rows
 from train.model import quantize as quantize_module
@@ -192,5 +191,4 @@ assert not torch.cuda.is_initialized()
 import transformer_engine  # it is there for those who ask
 assert sum(p.requires_grad for p in model.parameters()) > 0
 """
-    env = os.environ | {"PYTHONPATH": str(engine.parent)}
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=120, env=env)
+    python(code, env={"PYTHONPATH": os.pathsep.join((str(ROOT), str(engine.parent)))})

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +17,15 @@ from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir, create_run
 from rundir.prepared import read_prepared
-from tests.train.data.test_prepare_data import asked, cache, file, model, rows, saved_tokenizer
+from tests.train.data.test_prepare_data import (
+    asked,
+    cache,
+    file,
+    model,
+    prepared_by_program,
+    rows,
+    saved_tokenizer,
+)
 from train.prepare import prepare
 from train.stream.pieces import Pieces
 
@@ -48,22 +53,7 @@ def test_rows_are_counted_and_shown_and_only_held_out_data_are_tokenised(
     held_out = file.with_name("held_out.jsonl")
     held_out.write_text(rows(*GOOD[:7]), encoding="utf-8")
     configured(run, file, eval_path=str(held_out))
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-P",
-            "-m",
-            "machine.processes.child",
-            str(os.getpid()),
-            "train.prepare",
-            str(run.path),
-            str(model),
-        ],
-        env=asked,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = prepared_by_program(run, model, asked)
     assert (done.returncode, done.stderr) == (0, "")
     line = next(line for line in done.stdout.splitlines() if file.name in line)
     assert "streamed: 1,000 rows in 1 files, 256 of them tried" in line

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.footprint import read_footprints
 from tests.conftest import ROOT
+from tests.forked import run_module
 from tests.train.trace.test_footprint import GPT2, QWEN3, configured
 from train.trace.estimate import footprint
 
@@ -58,22 +58,9 @@ def ask(folder: Path, *configs: RunConfig) -> subprocess.CompletedProcess[str]:
     for i, config in enumerate(configs):
         files.append(folder / f"{i}.toml")
         files[-1].write_text(config_text(config, {}), encoding="utf-8")
-    return subprocess.run(
-        [
-            sys.executable,
-            "-P",
-            "-m",
-            "train.trace.estimate",
-            folder / "out.json",
-            *files,
-            "--device",
-            "cpu",
-        ],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = [str(folder / "out.json"), *map(str, files), "--device", "cpu"]
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    return run_module("train.trace.estimate", *words, env=env, is_forked=False)
 
 
 @pytest.mark.runs
