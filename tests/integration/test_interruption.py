@@ -24,7 +24,6 @@ from tests.running import (
     ended,
     events_of,
     finish,
-    monitors_of,
     rank_pids,
     wait_for,
     wait_until_training,
@@ -143,7 +142,7 @@ def test_a_resumed_run_has_the_settings_of_the_run_it_goes_on_from(user: User) -
 
 
 def test_a_live_run_is_not_gone_on_from_and_what_is_advised_works_when_pasted(user: User) -> None:
-    with user.training(*ENDLESS, *ROTATING, "--monitor") as (process, run):
+    with user.training(*ENDLESS, *ROTATING) as (process, run):
         wait_for(lambda: complete_checkpoints(run.checkpoints), why="no checkpoint")
         typed = user.environ | {"AIRLOCK_SCRIPT": str(ROOT / "start.sh")}
         resumed = ("run", "tiny", "--resume", run.run_id, "--set", "train.max_steps=1")
@@ -162,4 +161,3 @@ def test_a_live_run_is_not_gone_on_from_and_what_is_advised_works_when_pasted(us
         assert process.wait(30) == 20
     assert f"run {run.run_id} has trained" in pasted.stderr, pasted.stdout + pasted.stderr
     assert read_status(run)["phase"] == "interrupted"
-    wait_for(lambda: not monitors_of(run), why="the monitor stays")

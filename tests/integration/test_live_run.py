@@ -30,10 +30,12 @@ from tests.integration.test_environment_of_ranks import (
 )
 from tests.running import (
     ENDLESS,
+    SHORT,
     User,
     assert_nothing_left,
     ended,
     events_of,
+    finish,
     has_stacks,
     monitors_of,
     processes_of,
@@ -159,7 +161,7 @@ def test_a_trace_on_a_full_disk_never_ends_the_training(live: Live) -> None:
     live.goes_on()
 
 
-@pytest.mark.parametrize("helper", ["resource_tracker", "keeper", "monitor", "launch.track"])
+@pytest.mark.parametrize("helper", ["resource_tracker", "keeper", "launch.track"])
 def test_it_does_without_its_small_helpers(live: Live, helper: str) -> None:
     wait_for(lambda: any(live.run.tensorboard.glob("events.*")), why="nothing is tracked")
     helper_of(live, helper).kill()
@@ -167,9 +169,6 @@ def test_it_does_without_its_small_helpers(live: Live, helper: str) -> None:
 
 
 def helper_of(live: Live, helper: str) -> psutil.Process:
-    if helper == "monitor":
-        (monitor,) = monitors_of(live.run)
-        return monitor
     if helper == "keeper":  # it has none of the run's environment
         children = psutil.Process(live.process.pid).children()
         return next(one for one in children if "keeper.py" in " ".join(one.cmdline()))
@@ -179,6 +178,7 @@ def helper_of(live: Live, helper: str) -> psutil.Process:
 def test_ctrl_c_ends_it_with_a_checkpoint_and_leaves_nothing(live: Live, stopped: Stopped) -> None:
     assert stopped.code == 20, (live.user.folder / "err").read_text()
     assert_nothing_left(live.run)
+    wait_for(lambda: not monitors_of(live.run), why="the monitor stays")
     assert_reported(live.run, stopped.out)
     assert "airlock: monitor: http://127.0.0.1:" in stopped.out
     assert "#token" not in stopped.out
@@ -213,3 +213,12 @@ def test_what_was_not_tracked_can_be_written_later(live: Live, stopped: Stopped)
     assert live.user.finish("track", live.run.run_id)[0] == 0
     shown = [step for step, *_ in scalars(live.run.tensorboard)["train/loss"]]
     assert shown == [event["step"] for event in events_of(live.run, "metric", "train")]
+
+
+def test_a_run_goes_on_without_its_monitor(user: User) -> None:
+    with ended(user.airlock(*SHORT, "--monitor")) as process:
+        run = user.run()
+        (monitor,) = wait_for(lambda: monitors_of(run), why="no process")
+        monitor.kill()
+        code, _, err = finish(process)
+    assert code == 0, err
