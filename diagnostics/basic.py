@@ -8,7 +8,6 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from diagnostics.probes.rung import rung
 from launch.config.request import Request
 from machine.gpus.devices import Gpu, installed_gpus, visible_gpus
 from machine.gpus.nvml import driver_fault, driver_state
+from machine.versions import version_of
 from rundir.errors import UserError
 from rundir.finding import Figure, Finding
 from rundir.units import GIB, MIB
@@ -51,11 +51,7 @@ def check_packages() -> Finding:
     """Report versions, and fail if a requirement of pyproject.toml is missing or out of range."""
     missing = missing_packages("")
     figures: dict[str, Figure] = {"python": platform.python_version()}
-    for name in ("torch", "transformers"):
-        try:
-            figures[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            figures[name] = None
+    figures |= {name: version_of(name) for name in ("torch", "transformers")}
     versions = ", ".join(f"{name} {version or 'missing'}" for name, version in figures.items())
     return Finding(
         check="packages",

@@ -11,7 +11,6 @@ import os
 import platform
 import resource
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
 
 import psutil
@@ -26,6 +25,7 @@ from launch.config.request import Request
 from machine.cores.binding import parse_cores
 from machine.cores.cores import usable_cores
 from machine.memory.host_memory import HostMemory
+from machine.versions import version_of
 from rundir.finding import Figure, Finding
 from rundir.units import GIB, size_text
 
@@ -69,16 +69,11 @@ def main(findings: Findings, request: Request, _timeout_s: float) -> None:
 
 def versions() -> dict[str, Figure]:
     """Return the versions of kernel, libc and further packages; None if not installed."""
-    versions_by_name: dict[str, Figure] = {
+    system: dict[str, Figure] = {
         "kernel": platform.release(),
         "libc": " ".join(platform.libc_ver()),
     }
-    for name in _PACKAGES:
-        try:
-            versions_by_name[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            versions_by_name[name] = None
-    return versions_by_name
+    return system | {name: version_of(name) for name in _PACKAGES}
 
 
 def check_host() -> Finding:

@@ -22,7 +22,7 @@ import click
 from diagnostics.probes.import_child import MODEL_TYPE
 from diagnostics.probes.result import Findings, install_command
 from diagnostics.probes.rung import rung
-from launch.checks.ended import how_it_ended, last_words, quoted
+from launch.checks.run_rung import how_it_ended, last_words, quoted
 from launch.config.job import resolve_job
 from launch.config.request import Request
 from launch.files.model_folder import fetched_model_folder

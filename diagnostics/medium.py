@@ -14,7 +14,7 @@ from dataclasses import replace
 from diagnostics.probes.result import Findings
 from diagnostics.probes.rung import rung
 from diagnostics.probes.short_run import ShortRun, judge_end, short_run
-from launch.checks.smaller import NUM_EXAMPLES, smaller
+from launch.checks.rungs import NUM_EXAMPLES, smaller
 from launch.config.job import resolve_job
 from launch.config.request import PLAIN, Request
 from rundir.checkpoints import complete_checkpoints

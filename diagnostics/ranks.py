@@ -13,7 +13,7 @@ import click
 from diagnostics.probes.result import Findings
 from diagnostics.probes.rung import rung
 from diagnostics.probes.short_run import ShortRun, judge_end, short_run
-from launch.checks.smaller import smaller
+from launch.checks.rungs import smaller
 from launch.config.job import place_job, resolve_job
 from launch.config.request import RUN, Request
 from rundir.errors import UserError

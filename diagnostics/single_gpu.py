@@ -16,8 +16,12 @@ from typing import Any
 
 import click
 
-from diagnostics.probes.device_memory import peak_memory_bytes
-from diagnostics.probes.result import Findings, check_device_command, install_command
+from diagnostics.probes.result import (
+    Findings,
+    check_device_command,
+    install_command,
+    peak_memory_bytes,
+)
 from diagnostics.probes.rung import rung
 from launch.config.job import place_job, resolve_job
 from launch.config.request import Request

@@ -9,11 +9,12 @@ _LIBRARIES = ("torch", "transformers", "peft", "bitsandbytes", "flash_attn")
 
 def library_versions() -> list[str]:
     """Return the versions of the libraries that load and train models; "none" if one is missing."""
-    return [_version(name) for name in _LIBRARIES]
+    return [version_of(name) or "none" for name in _LIBRARIES]
 
 
-def _version(name: str) -> str:
+def version_of(name: str) -> str | None:
+    """Return the version of a package; None if it is not installed."""
     try:
         return version(name)
     except PackageNotFoundError:
-        return "none"
+        return None

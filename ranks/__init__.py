@@ -1,4 +1,4 @@
 """A rank as a process among others: its process group, watchdog, threads and forks.
 
-Runs in the ranks, of Airlock's trainer or of a script; threads.py also runs in the zygote.
+Runs in the ranks, of Airlock's trainer or of a script.
 """

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,8 +47,9 @@ def tries_after(run: RunDir, state: RunState) -> list[dict[str, Any]]:
     except (OSError, ValueError, IndexError):
         return []
     is_launched = typed and not re.search(r" --plain\b|python -m train", typed)
-    tries = _by_memory(config) if kind == "memory" else _by_hang(config)
-    kept = [try_ for try_ in tries if is_launched or not try_.num_ranks]
+    tries = _tries(config)
+    in_order = [tries[part] for part in _ORDER[kind] if part in tries]
+    kept = [try_ for try_ in in_order if is_launched or not try_.num_ranks]
     if " --resume " in f"{typed} ":  # it needs the data as they were
         kept = [try_ for try_ in kept if not any(key.startswith("data.") for key in try_.settings)]
     commands = [{"what": try_.what, "command": _changed(typed, try_)} for try_ in kept[:_MOST]]
@@ -75,79 +76,51 @@ def _kind(state: RunState) -> str:
     return "memory" if is_proven or _OF_MEMORY.search(error_text) else ""
 
 
-def _by_memory(config: RunConfig) -> Iterator[Try]:
-    """Yield what takes less memory, the mildest first."""
-    yield from _smaller_batches(config)
-    if not config.model.gradient_checkpointing:
-        yield Try(
-            what="activations are computed twice, slower",
-            settings={"model.gradient_checkpointing": "true"},
-        )
-    yield from _shorter(config)
-    yield from _without_evaluation(config)
-    yield from _one_rank(config)
-    yield from _subset(config)
-    yield from _on_cpu(config)
+# What to try, in order: what takes less memory, the mildest first; what leaves out a part that may
+# hang: others, evaluations, data, the device.
+_ORDER = {
+    "memory": ("batches", "checkpointing", "shorter", "evaluation", "ranks", "subset", "device"),
+    "hang": ("ranks", "evaluation", "subset", "shorter", "device"),
+}
 
 
-def _by_hang(config: RunConfig) -> Iterator[Try]:
-    """Yield what leaves out a part that may hang: others, evaluations, data, the device."""
-    yield from _one_rank(config)
-    yield from _without_evaluation(config)
-    yield from _subset(config)
-    yield from _shorter(config)
-    yield from _on_cpu(config)
-
-
-def _smaller_batches(config: RunConfig) -> Iterator[Try]:
-    train, ranks = config.train, max(1, config.launch.num_ranks)
+def _tries(config: RunConfig) -> dict[str, Try]:
+    """Return each change that makes a difference to this run, by what it changes."""
+    train, data, launch, tries = config.train, config.data, config.launch, dict[str, Try]()
+    ranks, length = max(1, launch.num_ranks), data.max_seq_length // 2
     at_once = min(train.micro_batch_size, -(-train.global_batch_size // ranks))
     if at_once > 1:
-        yield Try(
+        tries["batches"] = Try(
             what=f"{at_once // 2} instead of {at_once} rows at once, as many samples a step",
             settings={"train.micro_batch_size": str(at_once // 2)},
         )
     elif train.global_batch_size > ranks:
-        yield Try(
+        tries["batches"] = Try(
             what=f"{ranks} instead of {train.global_batch_size} samples a step",
             settings={"train.global_batch_size": str(ranks)},
         )
-
-
-def _shorter(config: RunConfig) -> Iterator[Try]:
-    length = config.data.max_seq_length // 2
+    if not config.model.gradient_checkpointing:
+        settings = {"model.gradient_checkpointing": "true"}
+        tries["checkpointing"] = Try(
+            what="activations are computed twice, slower", settings=settings
+        )
     if length >= _LEAST_TOKENS:
         settings = {"data.max_seq_length": str(length), "data.on_long_row": "truncate"}
-        yield Try(what="longer samples are cut off, none is left out", settings=settings)
-
-
-def _without_evaluation(config: RunConfig) -> Iterator[Try]:
-    if config.train.evaluate and (
-        config.data.eval_path or config.data.held_out_share or config.evaluation
-    ):
+        what = "longer samples are cut off, none is left out"
+        tries["shorter"] = Try(what=what, settings=settings)
+    if train.evaluate and (data.eval_path or data.held_out_share or config.evaluation):
         settings = {"train.evaluate": "false"}
-        if config.train.early_stop_evaluations:
-            settings["train.early_stop_evaluations"] = "0"
-        yield Try(what="no evaluation", settings=settings)
-
-
-def _one_rank(config: RunConfig) -> Iterator[Try]:
-    if config.launch.num_ranks != 1:
-        yield Try(what="one rank, which waits for no other", num_ranks=1)
-
-
-def _subset(config: RunConfig) -> Iterator[Try]:
-    if not config.data.max_samples or config.data.max_samples > _SUBSET:
+        settings |= {"train.early_stop_evaluations": "0"} if train.early_stop_evaluations else {}
+        tries["evaluation"] = Try(what="no evaluation", settings=settings)
+    if launch.num_ranks != 1:
+        tries["ranks"] = Try(what="one rank, which waits for no other", num_ranks=1)
+    if not data.max_samples or data.max_samples > _SUBSET:
         settings = {"data.max_samples": str(_SUBSET)}
-        yield Try(what=f"the first {_SUBSET} samples alone", settings=settings)
-
-
-def _on_cpu(config: RunConfig) -> Iterator[Try]:
-    if config.launch.device != "cpu" and not config.launch.needs_gpu:
-        yield Try(what="without a GPU: an error is said where it is", settings=_CPU)
-
-
-_CPU = {"launch.device": "cpu"}
+        tries["subset"] = Try(what=f"the first {_SUBSET} samples alone", settings=settings)
+    if launch.device != "cpu" and not launch.needs_gpu:
+        settings = {"launch.device": "cpu"}
+        tries["device"] = Try(what="without a GPU: an error is said where it is", settings=settings)
+    return tries
 
 
 def _changed(typed: str, try_: Try) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ranks.threads import num_threads
+from machine.cores.cores import num_threads
 from rundir.config import RunConfig
 from rundir.paths import RunDir
 from rundir.prepared import read_prepared

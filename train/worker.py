@@ -19,11 +19,11 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from machine.cores.cores import num_threads
 from ranks.forks import watch_forks
 from ranks.gpu_memory import report_out_of_memory
 from ranks.group import Alone, Ranks, meet, part, rank_device
 from ranks.mps import TRY_TIMEOUT_S, why_no_mps
-from ranks.threads import num_threads
 from ranks.torch_compat import note_allocations
 from ranks.watchdog import start_watchdog
 from rundir.checkpoints import (

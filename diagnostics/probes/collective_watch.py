@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from diagnostics.probes.own_run import OwnRun
-from launch.checks.ended import last_words, quoted
+from launch.checks.run_rung import last_words, quoted
 from machine.processes import children
 from rundir.finding import Finding
 from rundir.scratch import scratch

@@ -10,9 +10,11 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+import pynvml as nv
+
 from machine.gpus.devices import Gpu
 from machine.gpus.gpu_samples import POWER_CAP, GpuSample, sample
-from machine.gpus.nvml import answer_or, open_driver
+from machine.gpus.nvml import answer_or, handles
 from rundir.finding import Finding
 
 _NEAR_C = 3  # below the temperature at which the hardware throttles itself
@@ -20,25 +22,18 @@ _NEAR_C = 3  # below the temperature at which the hardware throttles itself
 
 def check_gpus() -> list[Finding]:
     """Return a finding for each GPU that responds; none without a driver."""
-    import pynvml as nv
-
     gpu_findings: list[Finding] = []
-    with contextlib.suppress(nv.NVMLError):
-        open_driver()
-        for index in range(nv.nvmlDeviceGetCount()):
-            with contextlib.suppress(nv.NVMLError):  # preflight reports a lost GPU
-                handle = nv.nvmlDeviceGetHandleByIndex(index)
-                names = nv.nvmlDeviceGetUUID(handle), nv.nvmlDeviceGetName(handle)
-                state = sample(Gpu(index, *names, memory_bytes=0))
-                if isinstance(state, GpuSample):
-                    gpu_findings.append(_judge(state, names[1], handle))
+    for index, handle in handles():
+        with contextlib.suppress(nv.NVMLError):
+            names = nv.nvmlDeviceGetUUID(handle), nv.nvmlDeviceGetName(handle)
+            state = sample(Gpu(index, *names, memory_bytes=0))
+            if isinstance(state, GpuSample):
+                gpu_findings.append(_judge(state, names[1], handle))
     return gpu_findings
 
 
 def _judge(state: GpuSample, name: str, handle: Any) -> Finding:
     """Return a finding that fails for memory beyond repair, and warns of any slowdown."""
-    import pynvml as nv
-
     index, slowed_by = state.index, [why for why in state.slowed_by or () if why != POWER_CAP]
     lanes = answer_or(None, nv.nvmlDeviceGetCurrPcieLinkWidth, handle)
     is_beyond_repair = answer_or([0, 0, 0, 0], nv.nvmlDeviceGetRemappedRows, handle)[3]
@@ -66,8 +61,6 @@ def _judge(state: GpuSample, name: str, handle: Any) -> Finding:
 
 
 def _heat(celsius: int | None, handle: Any) -> Iterator[str]:
-    import pynvml as nv
-
     slows = nv.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
     limit = answer_or(None, nv.nvmlDeviceGetTemperatureThreshold, handle, slows)
     if celsius is not None and limit and celsius >= limit - _NEAR_C:
@@ -75,8 +68,6 @@ def _heat(celsius: int | None, handle: Any) -> Iterator[str]:
 
 
 def _lanes(lanes: int | None, handle: Any) -> Iterator[str]:
-    import pynvml as nv
-
     most = answer_or(None, nv.nvmlDeviceGetMaxPcieLinkWidth, handle)
     if lanes and most and lanes < most:
         yield f"PCIe runs with {lanes} of {most} lanes: is it seated well?"

@@ -6,12 +6,13 @@ for what data cross on PCIe, from a single switch to the link between two CPUs.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
-from machine.gpus.nvml import answer_or, open_driver
+import pynvml as nv
+
+from machine.gpus.nvml import answer_or, handles
 from rundir.finding import Finding
 
 Pair = tuple[int, int]
@@ -22,20 +23,17 @@ _LEVELS = {0: "same board", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SY
 
 def check_links() -> list[Finding]:
     """Return one finding if there are several GPUs."""
-    import pynvml
-
     try:
-        open_driver()
-        handles = dict(_handles(pynvml.nvmlDeviceGetCount()))
-        return [_judge_links(handles)] if len(handles) > 1 else []
-    except pynvml.NVMLError:  # preflight reports a failing driver
+        by_index = dict(handles())
+        return [_judge_links(by_index)] if len(by_index) > 1 else []
+    except nv.NVMLError:  # preflight reports a failing driver
         return []
 
 
-def _judge_links(handles: Mapping[int, Any]) -> Finding:
+def _judge_links(by_index: Mapping[int, Any]) -> Finding:
     """Warn of NVLinks that are down while others are up, and of pairs without P2P."""
-    nvlinks = {index: _nvlinks(handle) for index, handle in handles.items()}
-    joined_by, without_p2p = _joined(handles, nvlinks)
+    nvlinks = {index: _nvlinks(handle) for index, handle in by_index.items()}
+    joined_by, without_p2p = _joined(by_index, nvlinks)
     has_links_up = any(map(any, nvlinks.values()))
     down = {
         gpu: [number for number, is_up in enumerate(states) if not is_up]
@@ -66,29 +64,17 @@ def _judge_links(handles: Mapping[int, Any]) -> Finding:
     )
 
 
-def _handles(count: int) -> list[tuple[int, Any]]:
-    import pynvml
-
-    handles = []
-    for index in range(count):
-        with contextlib.suppress(pynvml.NVMLError):  # lost
-            handles.append((index, pynvml.nvmlDeviceGetHandleByIndex(index)))
-    return handles
-
-
 def _joined(
-    handles: Mapping[int, Any], nvlinks: Mapping[int, Sequence[bool]]
+    by_index: Mapping[int, Any], nvlinks: Mapping[int, Sequence[bool]]
 ) -> tuple[dict[Pair, str], list[Pair]]:
     """Return what joins each pair, and the pairs that cannot read each other's memory."""
-    import pynvml as nv
-
-    places = {index: nv.nvmlDeviceGetPciInfo(handle).busId for index, handle in handles.items()}
+    places = {index: nv.nvmlDeviceGetPciInfo(handle).busId for index, handle in by_index.items()}
     joined_by: dict[Pair, str] = {}
     without_p2p: list[Pair] = []
-    for first, other in combinations(handles, 2):
-        pair = handles[first], handles[other]
+    for first, other in combinations(by_index, 2):
+        pair = by_index[first], by_index[other]
         level = answer_or(_NOT_KNOWN, nv.nvmlDeviceGetTopologyCommonAncestor, *pair)
-        ends = _ends(handles[first], nvlinks[first])
+        ends = _ends(by_index[first], nvlinks[first])
         # A link that ends at no GPU ends at a switch, through which every GPU reaches every other.
         num = ends.count(places[other]) or sum(end not in places.values() for end in ends)
         joined_by[first, other] = f"NV{num}" if num else _LEVELS.get(level, "not known")
@@ -100,8 +86,6 @@ def _joined(
 
 def _nvlinks(handle: Any) -> list[bool]:
     """Return the state of every NVLink of the GPU; nothing if it has none."""
-    import pynvml as nv
-
     states: list[bool] = []
     for number in range(nv.NVML_NVLINK_MAX_LINKS):
         state = answer_or(None, nv.nvmlDeviceGetNvLinkState, handle, number)
@@ -113,8 +97,6 @@ def _nvlinks(handle: Any) -> list[bool]:
 
 def _ends(handle: Any, states: Sequence[bool]) -> list[str]:
     """Return the PCI addresses at the far ends of the NVLinks that are up."""
-    import pynvml as nv
-
     numbers = (number for number, is_up in enumerate(states) if is_up)
     nothing: Any = None
     ends = (answer_or(nothing, nv.nvmlDeviceGetNvLinkRemotePciInfo, handle, n) for n in numbers)

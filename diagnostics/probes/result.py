@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import click
 
 from machine.memory.limits import is_out_of_memory
-from machine.memory.peak_memory import Peaks
+from machine.memory.peak_memory import Peaks, high_water
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.finding import Figure, Finding
@@ -138,3 +138,12 @@ def end_after(timeout_s: float) -> None:
     A C thread does it, so that a driver that never responds cannot prevent it.
     """
     faulthandler.dump_traceback_later(timeout_s, exit=True)
+
+
+def peak_memory_bytes(device: Any) -> int:
+    """Return the peak memory that torch held on a GPU, or that this process had resident on CPU."""
+    import torch
+
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return high_water("self").get("VmHWM", 0)

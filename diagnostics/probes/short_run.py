@@ -18,8 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from launch.checks.ended import how_it_ended, last_words, quoted
-from launch.checks.run_rung import SHORT_RUNS
+from launch.checks.run_rung import SHORT_RUNS, how_it_ended, last_words, quoted
 from machine.processes import children
 from machine.processes.children import python_path
 from rundir.events import Event, read_events

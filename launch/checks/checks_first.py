@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from typing import NoReturn
 
 from rich.console import Console
 
@@ -19,7 +20,7 @@ from launch.files.data_file import NoDataError, data_commands
 from launch.plan.fit import Fit
 from launch.plan.planning import plan_of_job
 from launch.plan.show import verdict_lines
-from machine.processes.signals import Interrupted, Signals
+from machine.processes.signals import Signals
 from machine.typed import again, console_program
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
@@ -62,14 +63,13 @@ def check_without_data(
     errors: Sequence[UserError],
     console: Console,
     environ: Mapping[str, str],
-) -> ExitCode:
+) -> NoReturn:
     """Run all checks of a request that names no data, and say what to type to train.
 
-    `errors` are those of the request, its lack of data among them. Returns USAGE, or PREFLIGHT if a
-    test has failed; raises nothing that users can fix.
+    `errors` are those of the request, its lack of data among them. Raises UserError with them, or
+    with the tests that have failed first; and Interrupted.
     """
-    signals = Signals()
-    signals.listen()
+    signals = Signals.listening()
     env = environment_of(job, RunDir(runs_folder() / "RUN_ID"), environ).of_child(environ)
     del env["AIRLOCK_RUN_DIR"]  # there is no run
     _say(console, banner(job))
@@ -77,12 +77,9 @@ def check_without_data(
     for finding in find(job, environ):
         if finding.level != "ok":
             _say(console, line_of(finding))
-    try:
-        failed = list(run_first_tests(job, console, env, signals, by_default=True))
-        _say(console, "\nplan: does it fit?")
-        _say_plan(request, job, console, environ, signals)
-    except Interrupted:
-        return ExitCode.INTERRUPTED_UNSAVED
+    failed = list(run_first_tests(job, console, env, signals, by_default=True))
+    _say(console, "\nplan: does it fit?")
+    _say_plan(request, job, console, environ, signals)
     _say(console, "")
     raise together([*failed, *as_typed(errors, request.profile, environ)])
 
@@ -148,5 +145,5 @@ def _typed_settings(job: Job) -> Iterator[str]:
 
 
 def _say(console: Console, text: str) -> None:
-    console.out(text, highlight=False)
+    console.out(text)
     console.file.flush()  # before a child writes to the same place

@@ -14,8 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from launch.checks.run_rung import options_of, run_rung
-from launch.checks.rungs import rung_called
-from launch.checks.smaller import smaller
+from launch.checks.rungs import rung_called, smaller
 from launch.config.job import place_job, resolve_job
 from launch.config.request import RUN, Request
 from machine.cores.cores import usable_cores
@@ -69,21 +68,18 @@ def climb(
     if placement.device == "cpu" and request.num_gpus is None:
         num_ranks = min(num_ranks, usable_cores().number)
     todo = list(steps_of(config, num_ranks))
-    signals = Signals()
-    signals.listen()
+    signals = Signals.listening()
     rows: list[dict[str, Any]] = []  # as `--json` prints them
     try:
         for step in todo:
             row = _row(step, request, config, environ, signals, timeout_s or TIMEOUT_S)
             rows.append(row)
             if not as_json:
-                _say(
-                    console, f"{'ok' if row['ok'] else 'FAIL':<5} {row['seconds']:>7.1f} s  {step}"
-                )
+                console.out(f"{'ok' if row['ok'] else 'FAIL':<5} {row['seconds']:>7.1f} s  {step}")
             if not row["ok"]:
                 break
     except Interrupted:
-        _say(console, f"interrupted in: {step}; nothing is left of it")
+        console.out(f"interrupted in: {step}; nothing is left of it")
         return ExitCode.INTERRUPTED_UNSAVED
     not_reached = [str(step) for step in todo[len(rows) :]]
     is_ok = bool(rows[-1]["ok"])
@@ -91,7 +87,7 @@ def climb(
         about = {"diagnostic": "climb", "ok": is_ok, "profile": request.profile}
         print(json.dumps(about | {"steps": rows, "not_reached": not_reached}))  # noqa: T201
     else:
-        _say(console, "\n".join(["", *_end_lines(rows, not_reached)]))
+        console.out("\n".join(["", *_end_lines(rows, not_reached)]))
     return ExitCode.DONE if is_ok else ExitCode.PREFLIGHT
 
 
@@ -139,7 +135,3 @@ def _end_lines(rows: list[dict[str, Any]], not_reached: list[str]) -> Iterator[s
     yield f"  → {last['again']}   # exactly that step"
     if not_reached:
         yield f"  not reached: {'; '.join(not_reached)}"
-
-
-def _say(console: Console, text: str) -> None:
-    console.out(text, highlight=False)

@@ -7,8 +7,6 @@ of inductor and triton have no such lock.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shlex
 import time
 from collections.abc import Mapping
@@ -17,7 +15,7 @@ from pathlib import Path
 from launch.checks.context import Context, fine, warning
 from launch.live.roles import roles_of
 from launch.live.stop import describe
-from machine.processes.runs import RunProcesses, all_runs
+from machine.processes.runs import RunProcesses, all_runs, open_files, pids
 from machine.typed import console_program
 from rundir.finding import Finding
 from rundir.units import clock_text
@@ -96,12 +94,4 @@ def _changed_at(lock: Path, now: float) -> float:
 
 def _open_here() -> set[Path]:
     """Return all open files named `lock`; other users' processes are not seen."""
-    paths = set()
-    for folder in Path("/proc").glob("[0-9]*/fd"):
-        with contextlib.suppress(OSError):
-            for link in folder.iterdir():
-                with contextlib.suppress(OSError):
-                    target = Path(os.readlink(link))  # noqa: PTH115 - not every one is a path
-                    if target.name == "lock":
-                        paths.add(target)
-    return paths
+    return {Path(file) for pid in pids() for file in open_files(pid) if Path(file).name == "lock"}

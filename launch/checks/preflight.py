@@ -58,7 +58,7 @@ def show_preflight(
         rows = [dataclasses.asdict(finding) for finding in findings]
         print(json.dumps({"diagnostic": "preflight", "ok": is_ready, "findings": rows}))  # noqa: T201
     else:
-        console.out("\n".join(map(line_of, findings)), highlight=False)
+        console.out("\n".join(map(line_of, findings)))
     return ExitCode.DONE if is_ready else ExitCode.PREFLIGHT
 
 
@@ -135,7 +135,7 @@ def make_sure(job: Job, environ: Mapping[str, str], console: Console, *, force: 
 
 def _print(findings: Sequence[Finding], console: Console) -> None:
     for finding in findings:
-        console.out(f"airlock: {finding.level}: {_said(finding)}", highlight=False)
+        console.out(f"airlock: {finding.level}: {_said(finding)}")
 
 
 def line_of(finding: Finding) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launch.checks.ended import how_it_ended, last_words, quoted
 from launch.checks.rungs import Rung
 from launch.config.request import Request
 from machine.memory.peak_memory import Peaks
@@ -28,6 +28,8 @@ SHORT_RUNS = ".check-"  # prefix of the names of folders for short runs, beside 
 _SUMMARY = '{"diagnostic"'  # how the object begins that a rung prints at its end
 _POLL_S = 0.05
 _GRACE_S = 30.0  # for a rung to end by itself, with its stacks, after its timeout
+_MAX_LINES = 12
+_HINTS = {signal.SIGKILL: " (out of memory? see `dmesg`)", signal.SIGILL: " (wrong CPU type?)"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,3 +147,25 @@ def _summary(text: str) -> dict[str, Any] | None:
             summary: dict[str, Any] = json.loads(line)
             return summary
     return None
+
+
+def how_it_ended(code: int) -> str:
+    """Return a verb phrase for an exit code, such as `killed the process: SIGKILL`."""
+    if code >= 0:
+        return f"ended the process with exit code {code}"
+    number = signal.Signals(-code)
+    return f"killed the process: {number.name}{_HINTS.get(number, '')}"
+
+
+def last_words(log: str) -> list[str]:
+    """Return the stacks that faulthandler wrote, from the top; without any, the last lines."""
+    lines = [line for line in log.strip().splitlines() if "<frozen " not in line]
+    for index, line in enumerate(lines):
+        if line.startswith(("Timeout (", "Fatal Python error", "Current thread")):
+            return lines[index : index + _MAX_LINES]
+    return lines[-_MAX_LINES:]
+
+
+def quoted(lines: list[str]) -> str:
+    """Return lines of another program's output, indented to go below a text of ours."""
+    return "".join(f"\n      | {line}" for line in lines)

@@ -14,6 +14,7 @@ from pathlib import Path
 from launch.checks.context import Context, error, fine, warning
 from launch.checks.sizes import model_size
 from machine.mounts import filesystem_of
+from machine.processes.runs import open_files
 from rundir.config import RunConfig, Sources
 from rundir.finding import Figure, Finding
 from rundir.paths import runs_folder
@@ -103,11 +104,8 @@ def _used_names() -> set[str]:
             for line in (process / "maps").read_text(errors="replace").splitlines():
                 if (at := line.find(f"{_SHM}/")) >= 0:
                     used.add(line[at + len(str(_SHM)) + 1 :].removesuffix(" (deleted)"))
-            for link in (process / "fd").iterdir():
-                with contextlib.suppress(OSError):
-                    target = Path(os.readlink(link))  # noqa: PTH115 - not every one is a path
-                    if target.parent == _SHM:
-                        used.add(target.name)
+            open_paths = map(Path, open_files(int(process.name)))
+            used.update(path.name for path in open_paths if path.parent == _SHM)
     return used
 
 

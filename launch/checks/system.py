@@ -18,9 +18,9 @@ from launch.checks.context import Context, error, fine, warning
 from machine.cgroups import own_groups
 from machine.cores.cores import usable_cores
 from machine.mounts import PROC
+from machine.processes.runs import status_of
 from rundir.finding import Finding
 from rundir.paths import ROOT, RunDir, runs_folder
-from rundir.status import read_status
 
 CLOCK = "clock"
 _BORN = 1_767_225_600  # 2026-01-01: this program was written later
@@ -178,20 +178,13 @@ def _behind(now: float) -> Iterator[Finding]:
         )
         return
     latest = RunDir(runs_folder() / "latest")
-    ahead_s = _last_word(latest) - now
+    ahead_s = float(status_of(latest).get("updated_t", 0.0)) - now
     if ahead_s > _RUNS_MARGIN_S:
         text = f"it says {_time_text(now)}, {ahead_s:,.0f} s before the last word of the run"
         name = latest.path.resolve().name
         yield warning(
             CLOCK, f"{text} {name}: it was set back, or that machine's is ahead", _SET_CLOCK
         )
-
-
-def _last_word(run: RunDir) -> float:
-    try:
-        return float(read_status(run)["updated_t"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return 0.0
 
 
 def _time_text(unix_s: float) -> str:

@@ -26,39 +26,24 @@ from rundir.units import num_text, size_text
 _DAY_S = 86400.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CleanOptions:
-    """What was typed."""
-
-    older_than: str
-    older_than_s: float
-    keep: int
-    inbox: str | None
-    yes: bool
-    as_json: bool
-
-    @property
-    def words(self) -> str:
-        """The options that say what to remove, as they are typed."""
-        inbox = [] if self.inbox is None else ["--inbox", self.inbox]
-        return shlex.join([*inbox, "--older-than", self.older_than, "--keep", str(self.keep)])
-
-
-def clean(options: CleanOptions, console: Console) -> ExitCode:
+def clean(
+    retention: Retention, inbox: str | None, console: Console, *, yes: bool, as_json: bool
+) -> ExitCode:
     """Show what could be removed, or remove it. Raises UserError for a folder that is no inbox."""
-    places = _CleanedFolders.of(options.inbox)
-    retention = Retention(older_than_s=options.older_than_s, keep=options.keep)
+    places = _CleanedFolders.of(inbox)
     findings = list(places.old_things(retention))
     items = [item for item in findings if isinstance(item, Item)]
     kept = [item for item in findings if isinstance(item, Kept)]
-    if not options.as_json:
-        console.out("\n".join(_plan(options, places, items, kept)), highlight=False)
-    removed, kept_after_all, failed = _remove_all(items) if options.yes else ([], [], {})
-    kept += kept_after_all
-    if options.as_json:
-        console.out(json.dumps(_as_json(options, items, kept, removed, failed)), highlight=False)
+    if not as_json:
+        console.out("\n".join(_plan(retention.older_than, places, items, kept)))
+    removed, kept_after_all, failed = _remove_all(items) if yes else ([], [], {})
+    if as_json:
+        answer = _as_json(items, kept + kept_after_all, removed, failed)
+        console.out(json.dumps({"is_dry_run": not yes} | answer))
     else:
-        console.out("\n".join(_end(options, items, removed, kept_after_all)), highlight=False)
+        lines = [f"  kept after all: {_name(item.path)}: {item.why}" for item in kept_after_all]
+        lines += [f"removed: {_total(removed)}"] if yes else _advice(retention, inbox, items)
+        console.out("\n".join(lines))
     if failed:
         raise _not_removed(failed)
     return ExitCode.DONE
@@ -125,10 +110,10 @@ def _remove_all(items: list[Item]) -> tuple[list[Item], list[Kept], dict[Path, O
 
 
 def _plan(
-    options: CleanOptions, places: _CleanedFolders, items: list[Item], kept: list[Kept]
+    older_than: str, places: _CleanedFolders, items: list[Item], kept: list[Kept]
 ) -> list[str]:
     where = " and ".join(shown(path) for path in places.all)
-    lines = [f"of {where}, older than {options.older_than}:"]
+    lines = [f"of {where}, older than {older_than}:"]
     lines += [
         f"  {item.kind:<11} {size_text(item.size_bytes):>12}  {item.age_s / _DAY_S:>5.0f} days  "
         f"{_name(item.path)}  ({item.what})"
@@ -147,17 +132,15 @@ def _name(path: Path) -> str:
     return str(Path(path.parent.name, path.name))
 
 
-def _end(
-    options: CleanOptions, items: list[Item], removed: list[Item], kept_after_all: list[Kept]
-) -> list[str]:
-    lines = [f"  kept after all: {_name(kept.path)}: {kept.why}" for kept in kept_after_all]
-    if options.yes:
-        return [*lines, f"removed: {_total(removed)}"]
+def _advice(retention: Retention, inbox: str | None, items: list[Item]) -> list[str]:
+    """Return lines about things that could be removed, with the command that does it."""
     if not items:
         return ["nothing to remove"]
+    of_inbox = [] if inbox is None else ["--inbox", inbox]
+    options = [*of_inbox, "--older-than", retention.older_than, "--keep", str(retention.keep)]
     return [
         f"could be removed: {_total(items)}; nothing was",
-        f"  → {console_program()} clean {options.words} --yes",
+        f"  → {console_program()} clean {shlex.join(options)} --yes",
     ]
 
 
@@ -178,14 +161,12 @@ def _not_removed(failed: Mapping[Path, OSError]) -> UserError:
 
 
 def _as_json(
-    options: CleanOptions,
     items: list[Item],
     kept: list[Kept],
     removed: list[Item],
     failed: Mapping[Path, OSError],
 ) -> dict[str, Any]:
     return {
-        "is_dry_run": not options.yes,
         "could_be_removed": [item.as_json for item in items],
         "removed": [entry.as_json for entry in removed],
         "kept": [{"kind": entry.kind, "path": str(entry.path), "why": entry.why} for entry in kept],

@@ -53,6 +53,7 @@ class Kept:
 class Retention:
     """What is kept in any case: whatever is younger, and the last of each profile."""
 
+    older_than: str  # as it was typed
     older_than_s: float
     keep: int
 

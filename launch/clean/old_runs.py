@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -11,11 +10,11 @@ from pathlib import Path
 
 from launch.clean.item import TRASH, Item, Kept, Retention, freed_bytes
 from launch.clean.runs_in_use import IS_LIVE, LiveRuns, run_folders
+from machine.processes.runs import status_of
 from rundir.checkpoints import best_checkpoint, complete_checkpoints
 from rundir.exit_codes import ExitCode
 from rundir.owner import is_owned, owner_of
 from rundir.paths import RunDir
-from rundir.status import read_status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,9 +84,7 @@ def _used(run: RunDir, live: LiveRuns) -> Callable[[Path], str]:
 
 def _recorded(run: RunDir) -> _RecordedRun | None:
     """Return the run with what its records say; None without any, or if it is another user's."""
-    owner, status = owner_of(run), {}
-    with contextlib.suppress(OSError, ValueError):
-        status = read_status(run)
+    owner, status = owner_of(run), status_of(run)
     is_ours = owner is not None or status.get("run_id") == run.run_id
     if not is_ours or run.path.lstat().st_uid != os.getuid():
         return None

@@ -50,8 +50,7 @@ def _attach(name: str | None, console: Console, output: Output) -> ExitCode:
     several could be meant, or if its launcher has died.
     """
     run = run_called(name) if name is not None else _only_live_run()
-    signals = Signals()
-    signals.listen()
+    signals = Signals.listening()
     output.on_reader_gone = signals.ask_to_stop
     return _Attached(run, console, signals).to_its_end()
 
@@ -169,7 +168,7 @@ class _Attached:
 
     def _say(self, lines: Sequence[str]) -> None:
         if lines:
-            self._console.out("\n".join(lines), highlight=False)
+            self._console.out("\n".join(lines))
 
 
 def _status_of(run: RunDir) -> Status | None:

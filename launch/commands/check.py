@@ -62,8 +62,7 @@ def check(
         climber = replace(request, profile=climb)
         return climb_on(climber, console, environ, as_json=as_json, timeout_s=timeout_s)
     lacks_gpu = _lacks_gpu(request, environ)
-    signals = Signals()
-    signals.listen()
+    signals = Signals.listening()
     rungs = RUNGS if rung is None else (rung_called(rung),)
     show = _Table(console, request) if not as_json else None
     done: list[RungResult] = []
@@ -79,7 +78,7 @@ def check(
             if not done[-1].ok and not goes_on:
                 break
     except Interrupted:
-        console.out(f"interrupted in {later.name}; nothing is left of it", highlight=False)
+        console.out(f"interrupted in {later.name}; nothing is left of it")
         return ExitCode.INTERRUPTED_UNSAVED
     not_reached = [later for later in rungs if later not in [climbed.rung for climbed in done]]
     is_green = all(later.ok for later in done) and not not_reached
@@ -105,7 +104,7 @@ class _Table:
 
     def __init__(self, console: Console, request: Request) -> None:
         self._console, self._request = console, request
-        self._out(_ROW.format("rung", "", "time", "peak RSS", "VmPeak", ""))
+        self._console.out(_ROW.format("rung", "", "time", "peak RSS", "VmPeak", ""))
 
     def waiting(self, rung: Rung) -> AbstractContextManager[Any]:
         """Return a context that shows a spinner on a terminal."""
@@ -119,17 +118,17 @@ class _Table:
         seconds = f"{done.seconds:.1f} s"
         red = [finding["check"] for finding in done.findings if not finding["ok"]]
         line = ", ".join(red) or done.line
-        self._out(
+        self._console.out(
             _ROW.format(done.rung.name, verdict, seconds, peaks.rss_text, peaks.vm_text, line)
         )
         for finding in done.findings:
             if not finding["ok"]:
-                self._out(f"  {finding['check']}: {finding['text']}\n    → {finding['do']}")
+                self._console.out(f"  {finding['check']}: {finding['text']}\n    → {finding['do']}")
             elif finding["warning"]:
                 more = f"  → {finding['do']}" if finding["do"] else ""
-                self._out(f"  warning: {finding['check']}: {finding['warning']}{more}")
+                self._console.out(f"  warning: {finding['check']}: {finding['warning']}{more}")
         if done.last_words:
-            self._out(done.last_words.lstrip("\n"))
+            self._console.out(done.last_words.lstrip("\n"))
 
     def end(
         self, done: Sequence[RungResult], not_reached: Sequence[Rung], *, lacks_gpu: bool
@@ -138,7 +137,7 @@ class _Table:
         red = [climbed for climbed in done if not climbed.ok]
         if not red and not not_reached:
             num = f"all {len(done)} rungs are" if len(done) > 1 else f"{done[0].rung.name} is"
-            self._out(f"\n{num} green")
+            self._console.out(f"\n{num} green")
             return
         texts = [f"{', '.join(climbed.rung.name for climbed in red)} failed"] if red else []
         if not_reached:
@@ -149,10 +148,7 @@ class _Table:
         if red:
             lines += [f"  → {red[0].do}"] if red[0].do else []
             lines.append(f"  → {alone(red[0].rung, self._request)}   # again")
-        self._out("\n".join(lines))
-
-    def _out(self, text: str) -> None:
-        self._console.out(text, highlight=False)
+        self._console.out("\n".join(lines))
 
 
 def _summary(done: Sequence[RungResult], not_reached: Sequence[Rung], request: Request) -> Any:

@@ -56,15 +56,11 @@ def clean(
     Old runs, the checkpoints of runs that are done, prepared data. Never a live run or what it
     uses, the last good model of a profile with its best checkpoint, or what Airlock did not make.
     """
-    from launch.clean.clean_up import CleanOptions
     from launch.clean.clean_up import clean as carry_out
+    from launch.clean.item import Retention
 
-    options_ = CleanOptions(
-        older_than=older_than[0],
-        older_than_s=older_than[1],
-        keep=keep,
-        inbox=inbox,
-        yes=yes and not dry_run,
-        as_json=as_json,
+    text, seconds = older_than
+    kept, is_sure = Retention(older_than=text, older_than_s=seconds, keep=keep), yes and not dry_run
+    end_with(
+        lambda console, _: carry_out(kept, inbox, console, yes=is_sure, as_json=as_json),
     )
-    end_with(lambda console, _: carry_out(options_, console))

@@ -9,9 +9,9 @@ from typing import Any
 import click
 from rich.console import Console
 
-from launch.commands.run import preset_profile
 from launch.commands.unknown_words import AnsweringGroup
 from launch.config.options import options
+from launch.config.profiles import preset_profile
 from launch.config.request import Request
 from machine.processes.output import with_console
 from rundir.exit_codes import ExitCode

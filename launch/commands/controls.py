@@ -186,4 +186,4 @@ def _release(live: LiveRun) -> None:
             code=ExitCode.INTERRUPTED_UNSAVED,
         )
     text = f"its memory and devices are free; it goes on with\n  → {go_on_command(run)}"
-    live.console.out(text, highlight=False)
+    live.console.out(text)

@@ -42,9 +42,7 @@ def show(request: Request, console: Console, environ: Mapping[str, str]) -> Exit
     if limit := address_limit(job, files, environment.of_child(environ)):
         environment = environment.with_variable(limit)
     findings = [line_of(finding) for finding in find(job, environ)]
-    console.out(
-        "\n".join([banner(job, folder), "", "this machine:", *findings, ""]), highlight=False
-    )
+    console.out("\n".join([banner(job, folder), "", "this machine:", *findings, ""]))
     code = show_plan_of(job, console, environ)
     lines = [
         "",
@@ -60,9 +58,9 @@ def show(request: Request, console: Console, environ: Mapping[str, str]) -> Exit
         f"the equivalent torchrun command{what}:",
         torchrun_line_of(job, folder, environment),
     ]
-    console.out("\n".join(lines), highlight=False)
+    console.out("\n".join(lines))
     if errors:
-        console.out("", highlight=False)
+        console.out("")
         console.file.flush()  # what is wrong comes last
         raise together(as_typed(errors, request.profile, environ))
     return code

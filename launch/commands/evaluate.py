@@ -100,18 +100,17 @@ def _evaluate(
     question: _Question, console: Console, output: Output, environ: Mapping[str, str]
 ) -> ExitCode:
     """Evaluate, and print a table or one JSON object. Raises UserError for what users can fix."""
-    progress = Console(stderr=True) if question.as_json else console
+    progress = Console(stderr=True, highlight=False) if question.as_json else console
     job = _job(question, environ)
     _check_writable(question.examples)
-    signals = Signals()
-    signals.listen()
+    signals = Signals.listening()
     output.on_reader_gone = signals.ask_to_stop
     request = Request(profile=PROFILE, num_gpus=question.num_gpus, settings=question.settings)
     with _aside() if question.as_json else nullcontext():
         run, state, code = carry_out(request, job, progress, signals, environ)
     if code is not ExitCode.DONE:
         if code in (ExitCode.INTERRUPTED_SAVED, ExitCode.INTERRUPTED_UNSAVED):
-            progress.out(f"\ninterrupted; nothing was measured: {shown(run.path)}", highlight=False)
+            progress.out(f"\ninterrupted; nothing was measured: {shown(run.path)}")
             return ExitCode.INTERRUPTED_UNSAVED
         report(progress, run, state, code)
         return code
@@ -119,9 +118,9 @@ def _evaluate(
     if question.examples is not None:
         _copy(run.path / "examples.jsonl", Path(question.examples))
     if question.as_json:
-        console.out(json.dumps(result), highlight=False)
+        console.out(json.dumps(result))
     else:
-        console.out("\n".join(_lines(result)), highlight=False)
+        console.out("\n".join(_lines(result)))
     return code
 
 

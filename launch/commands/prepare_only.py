@@ -23,7 +23,7 @@ from launch.files.model_folder import check_model
 from launch.files.preparation import have_data_of_hub, have_model, have_tokenizer
 from machine.processes import children
 from machine.processes.output import with_console
-from machine.processes.signals import Interrupted, Signals
+from machine.processes.signals import Signals
 from machine.typed import again
 from rundir.config import RunConfig
 from rundir.config_file import config_text
@@ -40,22 +40,19 @@ def prepare_only(request: Request, console: Console, environ: Mapping[str, str])
     config = _resolved(request, environ)
     check_data(config)
     check_model(config)
-    env, signals = dict(environ), _listening()
-    try:
-        with _kept_folder(config) as run:
-            model = have_model(config, run, env, signals)
-            have_data_of_hub(config, run, env, signals)
-            what = "the data could not be prepared"
-            children.run_well(what, "train.prepare", run.path, model, env=env, signals=signals)
-    except Interrupted:
-        return ExitCode.INTERRUPTED_UNSAVED
+    env, signals = dict(environ), Signals.listening()
+    with _kept_folder(config) as run:
+        model = have_model(config, run, env, signals)
+        have_data_of_hub(config, run, env, signals)
+        what = "the data could not be prepared"
+        children.run_well(what, "train.prepare", run.path, model, env=env, signals=signals)
     lines = [
         f"ready: the model in {model}",
         f"       the data in {cache_folder() / 'data'}",
         "on any machine that can read both, this starts at once and offline:",
         f"       HF_HUB_OFFLINE=1 {request.command(RUN, {})}",
     ]
-    console.out("\n".join(lines), highlight=False)
+    console.out("\n".join(lines))
     return ExitCode.DONE
 
 
@@ -82,19 +79,14 @@ def data(_: Console, files: tuple[str, ...], *, as_json: bool, **options: Any) -
     except NoDataError as error:
         do = f"{again(request.profile)} FILE.jsonl   # or a folder, or hf:OWNER/NAME: docs/data.md"
         raise UserError(str(error.args[0]), do=do) from error
-    env, signals = dict(environ), _listening()
+    env, signals = dict(environ), Signals.listening()
     how = ["json"] if as_json else []
     what = "the data cannot be used as they are"
-    try:
-        with scratch("prepare") as folder:
-            run = _begun(RunDir(Path(folder)), config)  # stands in for a run folder
-            model = have_tokenizer(config, run, env, signals)
-            have_data_of_hub(config, run, env, signals)
-            children.run_well(
-                what, "train.describe", run.path, model, *how, env=env, signals=signals
-            )
-    except Interrupted:
-        return ExitCode.INTERRUPTED_UNSAVED
+    with scratch("prepare") as folder:
+        run = _begun(RunDir(Path(folder)), config)  # stands in for a run folder
+        model = have_tokenizer(config, run, env, signals)
+        have_data_of_hub(config, run, env, signals)
+        children.run_well(what, "train.describe", run.path, model, *how, env=env, signals=signals)
     return ExitCode.DONE
 
 
@@ -103,12 +95,6 @@ def _resolved(request: Request, environ: Mapping[str, str]) -> RunConfig:
         raise UserError("a script prepares its own data", do="a profile: ./start.sh 32b …")
     config, _ = resolve_job(request, environ)
     return config
-
-
-def _listening() -> Signals:
-    signals = Signals()
-    signals.listen()
-    return signals
 
 
 @contextmanager

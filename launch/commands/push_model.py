@@ -12,7 +12,7 @@ from launch.commands.try_model import trained_run
 from launch.commands.unknown_words import AnsweringCommand
 from machine.processes import children
 from machine.processes.output import with_console
-from machine.processes.signals import Interrupted, Signals
+from machine.processes.signals import Signals
 from rundir.card.model_card import CARD, write_card
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
@@ -52,12 +52,8 @@ def push(
     words = [*(["public"] if is_public else []), *(["replace"] if replaces else [])]
     flags = {"--adapter": is_adapter, "--public": is_public}
     typed = " ".join([again, repo, *(flag for flag, is_set in flags.items() if is_set)])
-    signals = Signals()
-    signals.listen()
-    try:
-        code = children.run(
-            "launch.files.push", folder, repo, typed, *words, env=dict(os.environ), signals=signals
-        )
-    except Interrupted:
-        return ExitCode.INTERRUPTED_UNSAVED
+    signals = Signals.listening()
+    code = children.run(
+        "launch.files.push", folder, repo, typed, *words, env=dict(os.environ), signals=signals
+    )
     return ExitCode(code) if code in list(ExitCode) else ExitCode.PREFLIGHT

@@ -11,17 +11,12 @@ from rich.console import Console
 
 from launch.commands.unknown_words import AnsweringCommand
 from launch.config.options import options
-from launch.config.profiles import profile_of_run
+from launch.config.profiles import preset_profile, profile_of_run
 from launch.config.request import PLAIN, RUN, Request
 from launch.config.script_request import is_script, read_module, read_script
 from machine.processes.output import Output, end_with
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
-
-
-def preset_profile() -> str:
-    """Return the profile of a start script, where none is typed."""
-    return os.environ.get("AIRLOCK_PRESET_PROFILE") or "32b"
 
 
 class _RunCommand(AnsweringCommand):

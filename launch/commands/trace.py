@@ -64,7 +64,7 @@ def _show(live: LiveRun, traces: list[Event]) -> None:
             live.say(f"rank {event['rank']} has no trace: {event['why']}")
         else:
             file = shown(live.run.path / event["file"])
-            live.console.out(f"  rank {event['rank']}: {file}", highlight=False)
+            live.console.out(f"  rank {event['rank']}: {file}")
     if not written:
         raise UserError(
             f"no rank of {live.run.run_id} could write a trace; its training goes on",
@@ -72,4 +72,4 @@ def _show(live: LiveRun, traces: list[Event]) -> None:
             code=ExitCode.RANK_FAILED,
         )
     longest = f"longest on rank {written[0]['rank']}:\n{written[0]['table']}"
-    live.console.out(f"{longest}\n  → open a file at https://ui.perfetto.dev", highlight=False)
+    live.console.out(f"{longest}\n  → open a file at https://ui.perfetto.dev")

@@ -16,12 +16,12 @@ from launch.config.again import config_of
 from machine.processes import children
 from machine.processes.output import with_console
 from machine.processes.runs import OVER, phase_of
-from machine.typed import ls_runs, start_program, typed_run
+from machine.typed import ls_runs, run_called, start_program, typed_run
 from rundir.checkpoints import complete_checkpoints
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.owner import is_owned
-from rundir.paths import RunDir, find_run, shown
+from rundir.paths import RunDir, shown
 from rundir.prepared import read_prepared
 
 _ENDED = {
@@ -82,10 +82,7 @@ def try_(
 
 def trained_run(name: str, verb: str) -> RunDir:
     """Return the run called `name`, which has exported a model. Raises UserError if not."""
-    try:
-        run = find_run(name)
-    except ValueError as error:
-        raise UserError(str(error), do=ls_runs()) from error
+    run = run_called(name)
     if run.model.is_dir() or run.adapter.is_dir():
         return run
     config = config_of(run, do=f"{ls_runs()}   # a run of a profile")

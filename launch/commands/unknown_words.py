@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import shlex
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 import click
@@ -18,26 +19,6 @@ from rundir.exit_codes import ExitCode
 from rundir.paths import runs_folder, shown
 
 _OF_ONE_RUN = ("stop", "doctor", "try", "push", "track")
-# What other programs call the commands.
-_CALLED: Mapping[str, str] = MappingProxyType(
-    {
-        word: command
-        for command, words in {
-            "clean": "cleanup purge prune gc tidy rm remove",
-            "check": "test tests verify diagnostics",
-            "doctor": "diagnose debug why explain",
-            "plan": "estimate memory fits",
-            "preflight": "precheck",
-            "ps": "status list ls runs jobs top show watch monitor",
-            "push": "upload publish",
-            "run": "train start launch finetune fine-tune sft",
-            "stop": "kill end cancel abort terminate interrupt",
-            "track": "tensorboard wandb",
-            "try": "chat talk generate infer inference predict",
-        }.items()
-        for word in words.split()
-    }
-)
 _USUAL = {"profile": "tiny", "run": "latest"}  # arguments, where they are missing
 _LOGS = ("log", "logs", "tail", "follow", "output")
 
@@ -148,18 +129,23 @@ def _instead(typed: str, rest: Sequence[str], known: Sequence[str]) -> str:
 
 
 def _can_be_started(word: str) -> bool:
-    from launch.config.profiles import PROFILES, is_file
+    from launch.config.profiles import is_known
     from launch.config.script_request import is_script
 
-    return is_file(word) or is_script(word) or (PROFILES / f"{word}.toml").is_file()
+    return is_known(word) or is_script(word)
 
 
 def _nearest(word: str, rest: Sequence[str], known: Sequence[str]) -> str:
     console = console_program()
-    near = difflib.get_close_matches(word, [*known, *_CALLED], n=1, cutoff=0.7)
+    file = Path(__file__).with_suffix(".toml")  # what other programs call the commands
+    words = tomllib.loads(file.read_text(encoding="utf-8")).items()
+    called: dict[str, str] = {
+        other: command for command, others in words for other in others.split()
+    }
+    near = difflib.get_close_matches(word, [*known, *called], n=1, cutoff=0.7)
     if not near:
         return f"{console} --help   # all commands"
-    command = _CALLED.get(near[0], near[0])
+    command = called.get(near[0], near[0])
     if command == "run":
         return f"{start_program()} {shlex.join(rest)}".rstrip()
     if command == "ps":

@@ -1,15 +1,21 @@
-"""`--again RUN`: the settings of a run, or of a model's card, for a new run that does it again."""
+"""`--again RUN`: the settings of a run, or of a model's card, for a new run that does it again.
+
+One that is still alive cannot be gone on from (`--resume`): its owner removes old checkpoints.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
-from machine.typed import ls_runs
+from machine.processes.runs import OVER, processes_of
+from machine.typed import again, console_program, ls_runs
 from rundir.card.model_card import RECORDS, base_commit
 from rundir.config import RunConfig, Sources
 from rundir.config_file import read_config
 from rundir.errors import UserError
+from rundir.exit_codes import ExitCode
+from rundir.owner import is_owned, owner_of
 from rundir.paths import RunDir, find_run, runs_folder
 from rundir.prepared import Prepared, PreparedData, read_prepared
 
@@ -108,3 +114,28 @@ def _mixture(files: str) -> tuple[list[str], str]:
     """Return the digests of DIGEST[:WEIGHT] …, and their weights in words."""
     parts = [word.partition(":") for word in files.split(" ")]
     return [digest for digest, _, _ in parts], " and ".join(weight or "1" for *_, weight in parts)
+
+
+def check_unowned(run: RunDir, profile: str) -> None:
+    """Raise UserError, with who holds it, if `run` has an owner or processes that are alive.
+
+    `profile` is that of the run to start, for the advice.
+    """
+    processes = processes_of(run)
+    if processes.phase not in OVER and (processes.launcher is not None or is_owned(run)):
+        owner = owner_of(run)
+        who = owner or (
+            f"process {processes.launcher.pid}" if processes.launcher else "another process"
+        )
+        what = f"run {run.run_id} is still going on, and its checkpoints are its own: {who}"
+    elif processes.processes:
+        pids = ", ".join(str(process.pid) for process in processes.processes)
+        what = f"the launcher of run {run.run_id} is gone, but processes of it are alive: {pids}"
+    else:
+        return
+    raise UserError(
+        what,
+        do=f"{console_program()} stop {run.run_id} && {again(profile)}   # ends it first; a live "
+        "one saves",
+        code=ExitCode.PREFLIGHT,
+    )

@@ -27,18 +27,8 @@ _NOT_SHAPE = ("architectures", "auto_map", "dtype", "torch_dtype", "quantization
 
 def with_demo(config: RunConfig, sources: Sources) -> tuple[RunConfig, Sources]:
     """Return the configuration of the demo of a profile, and the sources of its values."""
-    train = config.train
-    wanted: dict[str, Any] = {
-        "train.max_steps": NUM_STEPS,
-        "train.warmup_steps": 1,
-        "train.global_batch_size": min(train.global_batch_size, _NUM_SAMPLES),
-        "train.log_every_steps": 1,
-        "train.eval_every_steps": 0,
-        "train.eval_generate": False,
-        "train.checkpoint_every_steps": 0,
-        "train.merge_adapters": False,
-        "train.report_to": "",
-    }
+    wanted = short_training(config, _NUM_SAMPLES, NUM_STEPS, warmup_steps=1)
+    wanted["train.merge_adapters"] = False
     if config.launch.needs_gpu:  # else the demo changes nothing there
         wanted["launch.needs_gpu"] = False
     if not _is_the_users(sources["data.path"]):
@@ -53,6 +43,22 @@ def with_demo(config: RunConfig, sources: Sources) -> tuple[RunConfig, Sources]:
         }
     kept = {key: value for key, value in wanted.items() if not _is_the_users(sources[key])}
     return _changed(config, kept), sources | dict.fromkeys(kept, DEMO)
+
+
+def short_training(
+    config: RunConfig, batch_size: int, num_steps: int, warmup_steps: int
+) -> dict[str, Any]:
+    """Return the settings of a training of few steps that evaluates and keeps nothing."""
+    return {
+        "train.max_steps": num_steps,
+        "train.global_batch_size": min(config.train.global_batch_size, batch_size),
+        "train.warmup_steps": warmup_steps,
+        "train.log_every_steps": 1,
+        "train.eval_every_steps": 0,
+        "train.eval_generate": False,
+        "train.checkpoint_every_steps": 0,
+        "train.report_to": "",
+    }
 
 
 def cut_down(config: RunConfig, sources: Sources) -> tuple[RunConfig, Sources] | None:

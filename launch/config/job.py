@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch.config.again import pinned_revision, run_to_repeat
+from launch.config.again import check_unowned, pinned_revision, run_to_repeat
 from launch.config.demo import with_demo
-from launch.config.evaluations import check_evaluations
+from launch.config.evaluation_sets import check_evaluations
 from launch.config.first_tests import check_first_tests
 from launch.config.leftover_variables import check_keep_env
-from launch.config.ownership import check_unowned
 from launch.config.request import PLAN, Request
 from launch.config.resolve import resolve
 from launch.config.script_request import resolve_script

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from launch.config.flag_table import Meaning, meaning_of
 from launch.config.job import examine
-from launch.config.profiles import OTHER_FORMATS, PROFILES, is_file
+from launch.config.profiles import OTHER_FORMATS, is_known, preset_profile
 from launch.config.request import Request
 from launch.config.script_request import is_script
 from machine.typed import Command, variables
@@ -96,7 +96,7 @@ class _Rewritten:
         if kind in ("setting", "computed", "data", "resume"):
             self._of_trainer[flag] = [flag] if value is None else [flag, value]
         names_profile = kind == "profile" or (meaning.name == "model.path" and self._lacks_profile)
-        if names_profile and value and _is_profile(value):
+        if names_profile and value and is_known(value):
             self._profile, self.meanings[flag] = [value], "the first word, a profile"
         elif kind == "profile" and (value or "").endswith(OTHER_FORMATS):
             self._profile = [str(Path(str(value)).with_suffix(".toml"))]
@@ -129,7 +129,7 @@ class _Rewritten:
     @property
     def _lacks_profile(self) -> bool:
         ahead = (word for word in self._rest if not word.startswith("-"))
-        return not (self._profile or any(map(_is_profile, ahead)))
+        return not (self._profile or any(map(is_known, ahead)))
 
     def finish(self) -> None:
         """Put what depends on ranks and steps into numbers, or give the script what is its own."""
@@ -158,7 +158,7 @@ class _Rewritten:
     def _number(self, key: str, value: str) -> int | None:
         """Return the steps, or the samples of a step, that `value` comes to, if that is known."""
         settings = [f"{name}={value_}" for name, value_ in self._settings.items()]
-        profile = self._profile[0] if self._profile else _preset_profile()
+        profile = self._profile[0] if self._profile else preset_profile()
         try:
             num_gpus = int(self._options.get("--num-gpus", 0)) or None
             request = Request(profile=profile, num_gpus=num_gpus, settings=settings)
@@ -180,14 +180,6 @@ class _Rewritten:
         note = f"   # {notes}" if notes else ""
         kept = variables() | self._variables
         return f"{Command(variables=kept, program=self._program, words=words)}{note}"
-
-
-def _is_profile(word: str) -> bool:
-    return is_file(word) or (PROFILES / f"{word}.toml").is_file()
-
-
-def _preset_profile() -> str:
-    return os.environ.get("AIRLOCK_PRESET_PROFILE") or "32b"
 
 
 def _run_in(value: str | None) -> str:

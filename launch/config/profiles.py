@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import shlex
 import tomllib
@@ -26,6 +27,16 @@ _HELP = ("help", "usage", "commands")
 def is_file(profile: str) -> bool:
     """Return whether a profile is given by the path of a file, and not by a name."""
     return profile.endswith(".toml")
+
+
+def is_known(word: str) -> bool:
+    """Return whether a word is the path of a profile, or the name of one that is here."""
+    return is_file(word) or (PROFILES / f"{word}.toml").is_file()
+
+
+def preset_profile() -> str:
+    """Return the profile of a start script, where none is typed."""
+    return os.environ.get("AIRLOCK_PRESET_PROFILE") or "32b"
 
 
 def profile_file(profile: str) -> Path:

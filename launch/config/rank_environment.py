@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from launch.config.leftover_variables import Leftover, find_leftovers, find_slow_settings
@@ -37,6 +39,19 @@ class Variable:
 
 def _ours(name: str, value: str, reason: str) -> Variable:
     return Variable(name, value, "airlock", reason)
+
+
+def _fixed() -> dict[str, list[Variable]]:
+    """Return the variables of rank_environment.toml, by occasion."""
+    text = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+    plain = {"value": "", "source": "airlock"}
+    return {
+        occasion: [Variable(name=name, **plain | row) for name, row in rows.items()]
+        for occasion, rows in tomllib.loads(text).items()
+    }
+
+
+_FIXED = _fixed()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,8 +129,7 @@ def _set_by_airlock(
     needed = [
         _ours("AIRLOCK_RUN_DIR", str(run.path), "where a rank finds its run"),
         _ours("PYTHONPATH", python_path(own), "the clone comes first, then the user's own"),
-        _ours("PYTHONSAFEPATH", "1", "a train.py in the working directory must not shadow ours"),
-        _ours("PYTHONUNBUFFERED", "1", "a rank that is killed has its last words in its log"),
+        *_FIXED["python"],
         *(_visible_gpus(placement) if is_ours else _for_script(config, own)),
         *(threads if config.launch.threads_per_rank else []),
         *([_numa(bindings)] if is_on_gpus or bindings.ranks else []),
@@ -123,11 +137,9 @@ def _set_by_airlock(
     defaults = [
         *([] if config.launch.threads_per_rank else threads),
         *_shares(placement, bindings),
-        _ours(
-            "PYTORCH_NVML_BASED_CUDA_CHECK", "1", "is_available() asks NVML and makes no context"
-        ),
-        *([_PCI_ORDER] if is_on_gpus else []),
-        *(_FOR_OUR_TRAINER if is_ours else []),
+        *_FIXED["torch"],
+        *(_FIXED["gpus"] if is_on_gpus else []),
+        *(_FIXED["our_trainer"] if is_ours else []),
         *(_for_nccl(config.launch, run) if is_on_gpus else []),
     ]
     return needed, defaults
@@ -182,57 +194,17 @@ def _numa(bindings: Bindings) -> Variable:
 def _shares(placement: Placement, bindings: Bindings) -> list[Variable]:
     """Return variables that limit compiler processes to a rank's share of the cores."""
     share = str(_share(placement, bindings))
-    return [
-        _ours(
-            "TORCHINDUCTOR_COMPILE_THREADS",
-            share,
-            "a rank's share of the cores: torch.compile would start up to 32 workers in every "
-            "rank (pytorch#190941)",
-        ),
-        _ours(
-            "MAX_JOBS",
-            share,
-            "a rank's share of the cores: a build of an extension would start a compiler for "
-            "each core, in every rank",
-        ),
-    ]
+    return [replace(variable, value=share) for variable in _FIXED["shares"]]
 
 
 def _visible_gpus(placement: Placement) -> list[Variable]:
     if not placement.is_here:
         return []
     if placement.device == "cpu":
-        return _HIDDEN_GPUS
+        return _FIXED["hidden_gpus"]
     gpus = ",".join(gpu.uuid for gpu in placement.gpus)
     why = "by UUID: numbers mean other GPUs elsewhere"
     return [_ours("CUDA_VISIBLE_DEVICES", gpus, why)]
-
-
-# An empty value hides every GPU from CUDA and none from HIP, which takes HIP_VISIBLE_DEVICES first
-# (rocm-systems, projects/clr/rocclr/device/rocm/rocdevice.cpp, Device::init).
-_HIDDEN_GPUS = [
-    _ours("CUDA_VISIBLE_DEVICES", "", "this run is on CPU"),
-    _ours("HIP_VISIBLE_DEVICES", "-1", "this run is on CPU: the same for AMD GPUs"),
-]
-
-# CUDA C++ Programming Guide, "CUDA Environment Variables": the default is
-# FASTEST_FIRST, which differs from PCI_BUS_ID where GPUs are not all of one kind.
-_PCI_ORDER = _ours(
-    "CUDA_DEVICE_ORDER",
-    "PCI_BUS_ID",
-    "a GPU's number means the same one to CUDA as to nvidia-smi, and to this plan",
-)
-
-_STORE_OF_EACH_ATTEMPT = _ours(
-    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE",
-    "1",
-    "after a restart, ranks would find addresses of dead ones in the agent's store",
-)
-
-_FOR_OUR_TRAINER = [
-    _ours("TOKENIZERS_PARALLELISM", "false", "its threads do not survive a fork"),
-    _ours("HF_HUB_OFFLINE", "1", "files are fetched once, before the ranks start"),
-]
 
 
 def _for_script(config: RunConfig, environ: Mapping[str, str]) -> list[Variable]:
@@ -243,8 +215,8 @@ def _for_script(config: RunConfig, environ: Mapping[str, str]) -> list[Variable]
             own,
             "Python's variables as you have them: a rank restores them for the script",
         ),
-        *(_HIDDEN_GPUS if config.launch.device == "cpu" else []),
-        *([_STORE_OF_EACH_ATTEMPT] if config.launch.max_restarts else []),
+        *(_FIXED["hidden_gpus"] if config.launch.device == "cpu" else []),
+        *(_FIXED["restarted_scripts"] if config.launch.max_restarts else []),
     ]
 
 
@@ -259,35 +231,14 @@ def _own_python(environ: Mapping[str, str]) -> dict[str, str | None]:
 
 
 def _for_nccl(launch: LaunchConfig, run: RunDir) -> list[Variable]:
-    """Return variables for NCCL and its watchdog. Good defaults of torch and NCCL are not set.
-
-    NCCL_MIN_NCHANNELS=1 is such a default, and NCCL_NTHREADS does not affect any buffer (NCCL's
-    src/graph/connect.cc and tuning.cc).
-    """
+    """Return variables for NCCL and its watchdog."""
     trace = _ours(
         "TORCH_FR_DUMP_TEMP_FILE",
         f"{run.incidents}/nccl_trace_rank_",
         "a rank stuck in a collective leaves its last ones here; torch would write to ~/.cache, "
         "over those of other runs",
     )
-    if launch.nccl == "default":
-        return [trace]
-    return [
-        trace,
-        Variable(
-            "NCCL_MAX_NCHANNELS",
-            "1",
-            "launch.nccl",
-            "saves the buffers of all channels but one; costs speed: one multiprocessor of "
-            "the GPU moves what many did",
-        ),
-        Variable(
-            "NCCL_BUFFSIZE",
-            "1048576",
-            "launch.nccl",
-            "saves 3 of the 4 MiB of each buffer; costs speed: data move in smaller steps",
-        ),
-    ]
+    return [trace, *(_FIXED["little_nccl"] if launch.nccl != "default" else [])]
 
 
 def _allocator(environ: Mapping[str, str], *, adds: bool) -> list[Variable]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ from rundir.config import SECTIONS, EvaluationConfig, RunConfig, ScoringConfig, 
 from rundir.data_paths import DataPath, absolute
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
+from rundir.files.json_object import json_object
 from rundir.paths import RunDir, find_run, shown
 from rundir.prepared import read_prepared
 
@@ -132,7 +132,7 @@ def _table(config: RunConfig, *, path: str, method: str, adapter: str) -> Table:
 def _of_folder(folder: Path) -> tuple[Table, Path | None, str]:
     """Return what `_of_model` does, for a folder with a model, or with adapters."""
     layer = f"the folder {folder}"
-    adapters = _json(folder / "adapter_config.json")
+    adapters = json_object(folder / "adapter_config.json")
     if adapters:
         base = str(adapters.get("base_model_name_or_path") or "")
         if not base:
@@ -149,7 +149,7 @@ def _of_folder(folder: Path) -> tuple[Table, Path | None, str]:
             do="./airlock evaluate RUN|FOLDER|OWNER/NAME DATA",
         )
     described = _described(folder)
-    length = _json(folder / "config.json").get("max_position_embeddings")
+    length = json_object(folder / "config.json").get("max_position_embeddings")
     data = {"max_seq_length": min(length, _DEFAULT_LENGTH)} if isinstance(length, int) else {}
     model = described | {"path": str(folder)}
     return {"model": model, "data": data, "train": {"method": "full"}}, None, layer
@@ -157,17 +157,9 @@ def _of_folder(folder: Path) -> tuple[Table, Path | None, str]:
 
 def _described(folder: Path) -> dict[str, Any]:
     """Return model.dtype as a model's folder has it, if we can."""
-    described = _json(folder / "config.json")
+    described = json_object(folder / "config.json")
     dtype = described.get("dtype") or described.get("torch_dtype")
     return {"dtype": dtype} if dtype in ("float32", "bfloat16") else {}
-
-
-def _json(file: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def named_sets(data: Sequence[str], columns: str, max_samples: int) -> dict[str, EvaluationConfig]:

@@ -10,6 +10,7 @@ import json
 import pickletools
 import re
 import shlex
+import tomllib
 import zipfile
 from dataclasses import dataclass
 from io import BytesIO
@@ -23,26 +24,9 @@ _MAX_HEADER_BYTES = 100_000_000  # as in safetensors itself
 
 _NUM_PICKLES = 4  # before the raw weights in files of torch before 1.6; the last has the tensors
 _MAX_PICKLE_BYTES = 1 << 30  # a table of tensors is about a thousand times smaller
-# Names that torch's weights_only loader allows in a checkpoint, besides its rebuild functions.
-_HARMLESS = {
-    "collections OrderedDict",
-    "collections Counter",
-    "_codecs encode",
-    "builtins set",
-    "builtins bytearray",
-    "builtins complex",
-    "torch Size",
-    "torch Tensor",
-    "torch device",
-    "torch.nn.parameter Parameter",
-    "torch.serialization _get_layout",
-}
-_STORAGES = {
-    "torch DoubleStorage": "float64",
-    "torch FloatStorage": "float32",
-    "torch HalfStorage": "float16",
-    "torch BFloat16Storage": "bfloat16",
-}
+_NAMES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_HARMLESS: set[str] = set(_NAMES["harmless"])
+_STORAGES: dict[str, str] = _NAMES["storages"]
 _DTYPE = re.compile(r"(b?float|u?int|complex)\d+\w*|bool")
 
 

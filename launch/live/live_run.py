@@ -5,11 +5,10 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable
-from typing import Any
 
 from rich.console import Console
 
-from machine.processes.runs import OVER, phase_of
+from machine.processes.runs import OVER, phase_of, status_of
 from machine.typed import console_program, ls_runs, typed_run
 from rundir import control
 from rundir.checkpoints import complete_checkpoints
@@ -21,7 +20,6 @@ from rundir.exit_codes import ExitCode
 from rundir.owner import is_owned, owner_of
 from rundir.paths import RunDir, find_run
 from rundir.pulse import read_pulse
-from rundir.status import read_status
 
 _POLL_S = 0.1
 _LOOK_EVERY_S = 1.0  # at whether the run is still alive
@@ -80,23 +78,16 @@ class LiveRun:
     @property
     def num_ranks(self) -> int:
         """How many ranks it has; 1 before its first status."""
-        return len(self._status().get("ranks", [None]))
+        return len(status_of(self.run).get("ranks", [None]))
 
     @property
     def attempt(self) -> int:
         """How often its ranks have been started again."""
-        return int(self._status().get("attempt", 0))
-
-    def _status(self) -> dict[str, Any]:
-        """Return the run's status; nothing before its first one."""
-        try:
-            return read_status(self.run)
-        except (OSError, ValueError):
-            return {}
+        return int(status_of(self.run).get("attempt", 0))
 
     def say(self, text: str) -> None:
         """Print one or more lines about the run."""
-        self.console.out(f"{self.run.run_id}: {text}", highlight=False)
+        self.console.out(f"{self.run.run_id}: {text}")
 
     def check(self) -> None:
         """Raise UserError if the run is over, dead, about to end, or of a script."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import psutil
 
-from machine.processes.runs import RunProcesses
+from machine.processes.runs import RunProcesses, status_of
 from rundir.events import EventTail
 from rundir.paths import RunDir
-from rundir.status import read_status
 
 # Programs of a run, by a word of their command.
 _PROGRAMS = {
@@ -40,11 +39,8 @@ def _recorded(run: RunDir) -> dict[int, str]:
         int(event["pid"]): "zygote (what ranks are forked from)"
         for event in EventTail(run.event_file("zygote")).new_events()
     }
-    try:
-        rows = read_status(run)["ranks"]
-        ranks = {row["pid"]: f"rank {row['rank']}, {row['phase']}" for row in rows}
-    except (OSError, ValueError, KeyError, TypeError):
-        ranks = {}
+    rows = status_of(run).get("ranks", ())
+    ranks = {row["pid"]: f"rank {row['rank']}, {row['phase']}" for row in rows}
     return roles | {pid: role for pid, role in ranks.items() if pid is not None}
 
 

@@ -18,7 +18,7 @@ from machine.processes.runs import (
     all_runs,
     phase_of,
     processes_of,
-    waiting_of,
+    status_of,
 )
 from machine.typed import console_program, ls_runs
 from rundir import control
@@ -39,9 +39,9 @@ def show(console: Console) -> None:
     """Print every run with processes on this machine: launcher, phase, and each process."""
     runs = all_runs()
     if not runs:
-        console.out("no run of yours has processes on this machine", highlight=False)
+        console.out("no run of yours has processes on this machine")
     for processes in runs:
-        console.out("\n".join(lines(processes)), highlight=False)
+        console.out("\n".join(lines(processes)))
 
 
 def lines(processes: RunProcesses) -> list[str]:
@@ -51,7 +51,7 @@ def lines(processes: RunProcesses) -> list[str]:
         who = f"launcher {processes.launcher.pid}"
     head = f"{processes.called}  {processes.phase or 'unknown'}, {who}, {processes.how_many}"
     roles = roles_of(processes)
-    if processes.launcher and (waiting := waiting_of(processes.run)):
+    if processes.launcher and (waiting := status_of(processes.run).get("waiting")):
         head += f"\n  {waiting}"
     return [
         head,
@@ -101,8 +101,7 @@ def stop(name: str | None, console: Console) -> None:
                 f"{run.control} cannot be written: {error.strerror}",
                 do=f"{console_program()} stop {run.run_id}   # once that is mended",
             ) from error
-        message = f"{run.run_id} has no process here; it is asked through its folder to stop"
-        console.out(message, highlight=False)
+        console.out(f"{run.run_id} has no process here; it is asked through its folder to stop")
 
 
 def _none_named() -> UserError:
@@ -128,7 +127,7 @@ def end_leftovers(processes: RunProcesses, console: Console) -> None:
             do="they wait in the kernel, for a driver or a disk: `sudo dmesg | tail`, or reboot",
             code=ExitCode.PREFLIGHT,
         )
-    console.out(f"{processes.run.run_id}: ended {processes.how_many} left over", highlight=False)
+    console.out(f"{processes.run.run_id}: ended {processes.how_many} left over")
 
 
 def _stop_live(processes: RunProcesses, launcher: psutil.Process, console: Console) -> None:
@@ -140,8 +139,7 @@ def _stop_live(processes: RunProcesses, launcher: psutil.Process, console: Conso
             control.note_stop_by_hand(run)
         with contextlib.suppress(psutil.NoSuchProcess):
             launcher.terminate()
-    message = f"{run.run_id}: asked to save and end; Ctrl-C here does not change that"
-    console.out(message, highlight=False)
+    console.out(f"{run.run_id}: asked to save and end; Ctrl-C here does not change that")
     timeout_s = _stop_timeout_s(run) + _BEYOND_S
     deadline = time.monotonic() + timeout_s
     while is_alive(launcher):  # a zombie counts as ended
@@ -152,7 +150,7 @@ def _stop_live(processes: RunProcesses, launcher: psutil.Process, console: Conso
                 code=ExitCode.RANK_FAILED,
             )
         time.sleep(_POLL_S)
-    console.out(f"{run.run_id}: {phase_of(run)}", highlight=False)
+    console.out(f"{run.run_id}: {phase_of(run)}")
 
 
 def _run_or_leftovers(name: str) -> RunDir:

@@ -129,7 +129,7 @@ class PlanOfRun:
         if is_refused:
             raise DoesNotFitError(plan, self._request)
         lines = [*verdict_lines(plan), *updates_lines(plan)]
-        self._console.out("\n".join(f"plan: {line}" for line in lines), highlight=False)
+        self._console.out("\n".join(f"plan: {line}" for line in lines))
 
     def updates(self) -> Way:
         """Return how weights in bfloat16 are to be updated; waits for the plan if that decides.
@@ -151,8 +151,8 @@ class PlanOfRun:
         """
         most = plan.config.data.max_seq_length
         for line in verdict_lines(plan):
-            self._console.out(f"plan: {line}, if samples have {most:,} tokens", highlight=False)
-        self._console.out("plan: looked at again once the data are known", highlight=False)
+            self._console.out(f"plan: {line}, if samples have {most:,} tokens")
+        self._console.out("plan: looked at again once the data are known")
 
     def _ask_with_own_length(self, longest: int) -> bool:
         """Request a new plan if rows are shorter than the limit; return whether they are."""
@@ -189,19 +189,18 @@ class PlanOfRun:
 
     def _say_none(self, error: Exception) -> None:
         self._is_settled = True
-        self._console.out(f"airlock: no plan: {error.args[0]}", highlight=False)
+        self._console.out(f"airlock: no plan: {error.args[0]}")
 
 
 def show_plan_of(job: Job, console: Console, environ: Mapping[str, str]) -> ExitCode:
     """Show the plan of a run that is not started, from what is on this machine."""
     if job.config.script is not None:
         return ExitCode.DONE
-    signals = Signals()
-    signals.listen()
+    signals = Signals.listening()
     try:
         show_plan(console, plan_of_job(job, environ, signals))
     except Interrupted:
         return ExitCode.INTERRUPTED_UNSAVED
     except (UserError, OSError) as error:
-        console.out(f"airlock: no plan: {error.args[0]}", highlight=False)
+        console.out(f"airlock: no plan: {error.args[0]}")
     return ExitCode.DONE

@@ -25,7 +25,7 @@ from launch.plan.target import Target, choose_target, target_of_placement, with_
 from launch.plan.tracer import Tracer
 from launch.plan.updates import chosen, with_ways
 from machine.gpus.devices import asked_num_ranks
-from machine.processes.signals import Interrupted, Signals
+from machine.processes.signals import Signals
 from rundir.config import RunConfig
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
@@ -36,31 +36,27 @@ from rundir.starts import start_of
 def plan(
     request: Request, console: Console, environ: Mapping[str, str], *, as_json: bool
 ) -> ExitCode:
-    """Show the plan of what was requested. Raises UserError when there can be none."""
+    """Show the plan of what was requested. Raises UserError if there is none, and Interrupted."""
     if is_script(request.profile):
         raise UserError(
             f"there is no plan of a script, and {request.profile} is one",
             do="./airlock plan PROFILE; a script knows its model itself",
         )
-    signals = Signals()
-    signals.listen()
+    signals = Signals.listening()
     config, sources = resolve(request.profile, request.all_settings(), environ)
     start_of(config)
     require(config)
     asked = asked_num_ranks(request.num_gpus, config, sources["launch.num_ranks"], environ)
     target = choose_target(config, asked, request.gpu, environ)
     config = with_ranks(config, target.num_ranks)
-    try:
-        made = plan_of_ways(config, target, environ, signals)
-        if not as_json:
-            show_plan(console, made)
-        instead = None
-        if made.verdict not in (None, Fit.FITS):
-            instead = what_fits_instead(made, request, environ, signals)
-    except Interrupted:
-        return ExitCode.INTERRUPTED_UNSAVED
+    made = plan_of_ways(config, target, environ, signals)
+    if not as_json:
+        show_plan(console, made)
+    instead = None
+    if made.verdict not in (None, Fit.FITS):
+        instead = what_fits_instead(made, request, environ, signals)
     if as_json:
-        console.out(plan_text(made, instead), highlight=False)
+        console.out(plan_text(made, instead))
     elif instead is not None:
         show_instead(console, instead)
     return ExitCode.DOES_NOT_FIT if made.verdict is Fit.DOES_NOT_FIT else ExitCode.DONE

@@ -35,18 +35,18 @@ def show_plan(console: Console, plan: Plan) -> None:
     """Print the tables of a plan, and its verdict."""
     footprint, launch, weights = plan.footprint, plan.config.launch, plan.weights
     what = f"{footprint.num_parameters:,} parameters, {footprint.num_trainable:,} trained"
-    console.out(f"{plan.config.profile}: {what}; {_ranks(plan)}\n", highlight=False)
-    console.print(_rank_table(plan), highlight=False)
+    console.out(f"{plan.config.profile}: {what}; {_ranks(plan)}\n")
+    console.print(_rank_table(plan))
     if plan.updates:
-        console.out("\nweights in bfloat16 may be updated in these ways:", highlight=False)
-        console.print(_updates_table(plan), highlight=False)
+        console.out("\nweights in bfloat16 may be updated in these ways:")
+        console.print(_updates_table(plan))
     if plan.target.device == "cuda" and plan.target.gpu is None:
-        console.out("\nno GPU here, and none named (--gpu H100-80G); on one of:", highlight=False)
+        console.out("\nno GPU here, and none named (--gpu H100-80G); on one of:")
         console.print(_catalogue_table(plan))
     how = f"start {launch.start}, load {weights.load} ({weights.note})"
-    console.out(f"\nhost, all processes; {how}", highlight=False)
-    console.print(_host_table(plan), highlight=False)
-    console.out("\n".join(["", *verdict_lines(plan)]), highlight=False)
+    console.out(f"\nhost, all processes; {how}")
+    console.print(_host_table(plan))
+    console.out("\n".join(["", *verdict_lines(plan)]))
 
 
 def show_instead(console: Console, alternatives: Sequence[Instead]) -> None:
@@ -55,7 +55,7 @@ def show_instead(console: Console, alternatives: Sequence[Instead]) -> None:
     head = "what would fit, the cheapest first:"
     if not lines:
         head = "nothing that Airlock knows to change makes it fit"
-    console.out("\n".join([head, *lines]), highlight=False)
+    console.out("\n".join([head, *lines]))
 
 
 def _rank_table(plan: Plan) -> Table:

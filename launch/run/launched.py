@@ -47,7 +47,7 @@ def run(request: Request, console: Console, output: Output, environ: Mapping[str
     """Carry out the request and return its exit code. Raises UserError for what users can fix."""
     job, errors = examine(request, environ)
     if job.placement.is_here and lacks_only_data(errors):
-        return check_without_data(request, job, errors, console, environ)
+        check_without_data(request, job, errors, console, environ)
     if errors:
         errors = as_typed(errors, request.profile, environ)
         raise together(errors if job.placement.is_here else with_checks_here(errors, request))
@@ -55,12 +55,11 @@ def run(request: Request, console: Console, output: Output, environ: Mapping[str
     if job.config.launch.monitor:
         require_monitor()
     make_sure(job, environ, console, force=request.force)
-    signals = Signals()
-    signals.listen()
+    signals = Signals.listening()
     output.on_reader_gone = signals.ask_to_stop
     _, _, code = carry_out(request, job, console, signals, environ, partial(report, console))
     if job.notice:
-        console.out(job.notice, highlight=False)
+        console.out(job.notice)
     return code
 
 

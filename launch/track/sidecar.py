@@ -125,7 +125,7 @@ class Tracking:
         return f"\n  → ./airlock track {run.run_id} --to {sidecar.name}   {log}"
 
     def _out(self, text: str) -> None:
-        self._console.out(f"airlock: {text}", highlight=False)
+        self._console.out(f"airlock: {text}")
 
 
 class _Sidecar:

@@ -39,9 +39,9 @@ def track(name: str, service: str | None, console: Console) -> None:
     to = service or FILES
     if to not in TITLES:
         raise UserError(f"no tracker {to!r}", do=f"--to {' or --to '.join(SERVICES)}")
-    track_once(run, to, lambda text: console.out(text, highlight=False))
+    track_once(run, to, console.out)
     where = f": tensorboard --logdir {shlex.quote(str(run.tensorboard))}" if to == FILES else ""
-    console.out(f"{run.run_id} is in {TITLES[to]}{where}", highlight=False)
+    console.out(f"{run.run_id} is in {TITLES[to]}{where}")
 
 
 def track_once(run: RunDir, name: str, say: Say) -> None:

@@ -1,4 +1,7 @@
-"""The number of CPU cores this process may use, by its affinity and its cgroup's quota."""
+"""The number of CPU cores this process may use, by its affinity and its cgroup's quota.
+
+And the number of threads that a rank computes with.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +36,28 @@ def remember_affinity() -> None:
 
 def usable_cores() -> Cores:
     """Return the cores of this run. Containers often limit CPU time rather than cores."""
-    is_linux = hasattr(os, "sched_getaffinity")
-    by_affinity = len(os.sched_getaffinity(0)) if is_linux else os.cpu_count() or 1
-    by_affinity = _before_binding or by_affinity
+    by_affinity = _before_binding or _own_cores()
     quota = cpu_quota()
     if quota is None or quota >= by_affinity:
         return Cores(by_affinity, f"{by_affinity} cores")
     number = max(1, int(quota))
     return Cores(number, f"{number} of {by_affinity} cores (the cgroup's CPU quota is {quota:g})")
+
+
+def _own_cores() -> int:
+    is_linux = hasattr(os, "sched_getaffinity")
+    return len(os.sched_getaffinity(0)) if is_linux else os.cpu_count() or 1
+
+
+def threads_in(omp_num_threads: str) -> int:
+    """Return the threads that OMP_NUM_THREADS, a number or a list, asks for; 0 if it is neither."""
+    first = omp_num_threads.partition(",")[0].strip()
+    return int(first) if first.isdecimal() else 0
+
+
+def num_threads() -> int:
+    """Return the threads that a rank computes with: as OpenMP, OMP_NUM_THREADS or all its cores."""
+    return threads_in(os.environ.get("OMP_NUM_THREADS", "")) or _own_cores()
 
 
 def cpu_quota() -> float | None:

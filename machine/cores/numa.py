@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pynvml as nv
+
 from machine.cores.binding import (
     DEFAULT,
     NUMA_VARIABLE,
@@ -20,6 +22,7 @@ from machine.cores.binding import (
     memory_policy,
     parse_cores,
 )
+from machine.cores.cores import threads_in
 from machine.gpus.devices import Gpu
 from rundir.config import LaunchConfig
 
@@ -90,13 +93,8 @@ def bind_ranks(launch: LaunchConfig, gpus: Sequence[Gpu], environ: Mapping[str, 
         return Bindings(why_not=f"{NUMA_VARIABLE} is set: this is a rank of another run")
     if memory_policy() not in (None, DEFAULT):
         return Bindings(why_not="whoever started this has set a memory policy (numactl)")
-    wanted = launch.threads_per_rank or _number(environ.get("OMP_NUM_THREADS", ""))
+    wanted = launch.threads_per_rank or threads_in(environ.get("OMP_NUM_THREADS", ""))
     return plan(gpus, pci_addresses(gpus), os.sched_getaffinity(0), num_threads=wanted)
-
-
-def _number(text: str) -> int:
-    first, _, _ = text.partition(",")
-    return int(first) if first.isdecimal() else 0
 
 
 def plan(
@@ -181,14 +179,12 @@ def _share(physical: list[set[int]], index: int, number: int) -> set[int]:
 
 def pci_addresses(gpus: Sequence[Gpu]) -> list[str]:
     """Return each GPU's PCI address as in sysfs (0000:3b:00.0), "" where NVML does not say."""
-    import pynvml
-
     addresses = []
     for gpu in gpus:
         address = ""
-        with contextlib.suppress(pynvml.NVMLError, ValueError):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(gpu.index)
-            domain, _, rest = pynvml.nvmlDeviceGetPciInfo(handle).busId.partition(":")
+        with contextlib.suppress(nv.NVMLError, ValueError):
+            handle = nv.nvmlDeviceGetHandleByIndex(gpu.index)
+            domain, _, rest = nv.nvmlDeviceGetPciInfo(handle).busId.partition(":")
             address = f"{int(domain, 16):04x}:{rest.lower()}"  # NVML's domain has eight digits
         addresses.append(address)
     return addresses

@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
+
+import pynvml as nv
 
 from machine.gpus import nvml
 from machine.gpus.torch_build import ROCM_DO, torch_build
@@ -83,31 +85,23 @@ def _answer_of_driver(ask: Callable[[], T]) -> T:
 
 
 def _ask_for_gpus() -> list[Gpu]:
-    import pynvml
-
     gpus: list[Gpu] = []
-    with contextlib.suppress(pynvml.NVMLError):
-        nvml.open_driver()
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            instances = _instances_of(index)
-            if len(instances) == 1:
-                gpus += instances
-                continue
-            with contextlib.suppress(pynvml.NVMLError):  # a lost GPU; preflight reports it
-                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                memory_bytes = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
-                uuid, name = pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetName(handle)
-                gpus.append(Gpu(index, uuid, name, memory_bytes))
+    for index, handle in nvml.handles():
+        instances = _instances_of(index, handle)
+        if len(instances) == 1:
+            gpus += instances
+            continue
+        with contextlib.suppress(nv.NVMLError):
+            memory_bytes = int(nv.nvmlDeviceGetMemoryInfo(handle).total)
+            uuid, name = nv.nvmlDeviceGetUUID(handle), nv.nvmlDeviceGetName(handle)
+            gpus.append(Gpu(index, uuid, name, memory_bytes))
     return gpus
 
 
-def _instances_of(index: int) -> list[Gpu]:
+def _instances_of(index: int, gpu: Any) -> list[Gpu]:
     """Return the instances of one GPU; none if it is whole, or does not answer."""
-    import pynvml as nv
-
     instances: list[Gpu] = []
     with contextlib.suppress(nv.NVMLError):
-        gpu = nv.nvmlDeviceGetHandleByIndex(index)
         gpu_uuid, gpu_name = nv.nvmlDeviceGetUUID(gpu), nv.nvmlDeviceGetName(gpu)
         for handle in nvml.mig_handles(gpu):
             ids = (nv.nvmlDeviceGetGpuInstanceId(handle), nv.nvmlDeviceGetComputeInstanceId(handle))
@@ -124,23 +118,13 @@ def _instances_of(index: int) -> list[Gpu]:
 
 
 def _ask_for_instances() -> list[Gpu]:
-    import pynvml
-
-    with contextlib.suppress(pynvml.NVMLError):
-        nvml.open_driver()
-        numbers = range(pynvml.nvmlDeviceGetCount())
-        return [instance for index in numbers for instance in _instances_of(index)]
-    return []
-
-
-def _installed_instances() -> list[Gpu]:
-    return _answer_of_driver(_ask_for_instances)
+    return [instance for gpu in nvml.handles() for instance in _instances_of(*gpu)]
 
 
 def visible_gpus(
     installed: list[Gpu],
     cuda_visible_devices: str | None,
-    instances: Callable[[], list[Gpu]] = _installed_instances,
+    instances: Callable[[], list[Gpu]] = lambda: _answer_of_driver(_ask_for_instances),
 ) -> list[Gpu]:
     """Return the GPUs that CUDA_VISIBLE_DEVICES leaves visible, in its order.
 

@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pynvml as nv
+
 from machine.gpus import nvml
 from machine.gpus.devices import Gpu
 
@@ -47,8 +49,6 @@ class Silence:
 
 def faults_in(reasons: int) -> tuple[str, ...]:
     """Return the faults among the reasons for lower clocks, a bit mask (nvml.h)."""
-    import pynvml as nv
-
     known = {
         nv.nvmlClocksEventReasonHwSlowdown: "hardware slowdown",
         nv.nvmlClocksEventReasonHwThermalSlowdown: "too hot (hardware)",
@@ -60,8 +60,6 @@ def faults_in(reasons: int) -> tuple[str, ...]:
 
 def sample(gpu: Gpu) -> GpuSample | Silence:
     """Return the state of `gpu` now, or why it does not answer; may take long."""
-    import pynvml as nv
-
     try:
         nvml.open_driver()
         handle = nv.nvmlDeviceGetHandleByUUID(gpu.uuid)
@@ -84,8 +82,6 @@ def sample(gpu: Gpu) -> GpuSample | Silence:
 
 
 def _slowed_by(handle: Any) -> tuple[str, ...] | None:
-    import pynvml as nv
-
     reasons = _answer_or_none(nv.nvmlDeviceGetCurrentClocksEventReasons, handle)
     if reasons is None:  # its name before driver 535
         reasons = _answer_or_none(nv.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
@@ -97,9 +93,7 @@ def _slowed_by(handle: Any) -> tuple[str, ...] | None:
 
 def _answer_or_none(ask: Callable[..., Any], *args: Any) -> Any:
     """Return NVML's answer, or None whatever it refuses with: the other figures are still good."""
-    import pynvml
-
-    with contextlib.suppress(pynvml.NVMLError):
+    with contextlib.suppress(nv.NVMLError):
         return ask(*args)
     return None
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+import pynvml as nv
+
 T = TypeVar("T")
 
 _PCI = Path("/sys/bus/pci/devices")
@@ -60,13 +62,11 @@ class Fault:
 
 def driver_state() -> DriverState | None:
     """Return the driver's current state, or None if it does not answer (see `driver_fault`)."""
-    import pynvml
-
-    with contextlib.suppress(pynvml.NVMLError):
+    with contextlib.suppress(nv.NVMLError):
         open_driver()
-        gpus = tuple(_gpu_state(index) for index in range(pynvml.nvmlDeviceGetCount()))
+        gpus = tuple(_gpu_state(index) for index in range(nv.nvmlDeviceGetCount()))
         return DriverState(
-            version=pynvml.nvmlSystemGetDriverVersion(),
+            version=nv.nvmlSystemGetDriverVersion(),
             cuda=_cuda_version(),
             gpus=gpus,
             parts=tuple(part for gpu in gpus if gpu.is_mig for part in _part_states(gpu)),
@@ -79,13 +79,11 @@ def driver_fault() -> Fault | None:
 
     Returns None if it does answer, or if there are no GPUs.
     """
-    import pynvml
-
     try:
         open_driver()
-    except pynvml.NVMLError as error:
+    except nv.NVMLError as error:
         num_gpus = num_pci_gpus()
-        if error.value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
+        if error.value == nv.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
             return Fault(
                 text="the NVIDIA driver in the kernel is older than its libraries, which were "
                 f"updated while it was loaded ({error})",
@@ -94,7 +92,7 @@ def driver_fault() -> Fault | None:
         if num_gpus == 0:
             return None
         there = f"{num_gpus} NVIDIA GPU{'s' if num_gpus > 1 else ''}"
-        if error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
+        if error.value == nv.NVML_ERROR_LIBRARY_NOT_FOUND:
             return Fault(
                 text=f"this machine has {there}, but its driver is not visible from here",
                 do="nvidia-smi   # on the host; start a container with `docker run --gpus all`",
@@ -122,51 +120,52 @@ def open_driver() -> None:
     It is never shut down: then a driver without persistence mode would put every GPU to sleep, and
     the next caller would wait for seconds.
     """
-    import pynvml
+    nv.nvmlInit()
 
-    pynvml.nvmlInit()
+
+def handles() -> Iterator[tuple[int, Any]]:
+    """Yield number and handle of each GPU that answers, in PCI bus order; none without a driver."""
+    with contextlib.suppress(nv.NVMLError):
+        open_driver()
+        for index in range(nv.nvmlDeviceGetCount()):
+            with contextlib.suppress(nv.NVMLError):  # a lost GPU; preflight reports it
+                yield index, nv.nvmlDeviceGetHandleByIndex(index)
 
 
 def _cuda_version() -> tuple[int, int] | None:
     """Return libcuda's version: that of a forward-compatibility package if one is in use."""
-    import pynvml
-
     try:
-        number = pynvml.nvmlSystemGetCudaDriverVersion_v2()
-    except pynvml.NVMLError as error:
-        if error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
+        number = nv.nvmlSystemGetCudaDriverVersion_v2()
+    except nv.NVMLError as error:
+        if error.value == nv.NVML_ERROR_LIBRARY_NOT_FOUND:
             return None
-        number = pynvml.nvmlSystemGetCudaDriverVersion()
+        number = nv.nvmlSystemGetCudaDriverVersion()
     return number // 1000, number % 1000 // 10
 
 
 def _gpu_state(index: int) -> GpuState:
-    import pynvml
-
     try:
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        handle = nv.nvmlDeviceGetHandleByIndex(index)
         memory = memory_of(handle)
         return GpuState(
             index=index,
-            uuid=pynvml.nvmlDeviceGetUUID(handle),
+            uuid=nv.nvmlDeviceGetUUID(handle),
             total_bytes=int(memory.total),
             free_bytes=int(memory.free),
             used_bytes=int(memory.used),
-            capability=answer_or((0, 0), pynvml.nvmlDeviceGetCudaComputeCapability, handle),
-            compute_mode=_compute_mode(answer_or(0, pynvml.nvmlDeviceGetComputeMode, handle)),
-            is_mig=bool(answer_or([0, 0], pynvml.nvmlDeviceGetMigMode, handle)[0]),
+            capability=answer_or((0, 0), nv.nvmlDeviceGetCudaComputeCapability, handle),
+            compute_mode=_compute_mode(answer_or(0, nv.nvmlDeviceGetComputeMode, handle)),
+            is_mig=bool(answer_or([0, 0], nv.nvmlDeviceGetMigMode, handle)[0]),
             num_uncorrected=_uncorrected(handle),
-            needs_reset=bool(answer_or([0, 0, 0, 0], pynvml.nvmlDeviceGetRemappedRows, handle)[2]),
+            needs_reset=bool(answer_or([0, 0, 0, 0], nv.nvmlDeviceGetRemappedRows, handle)[2]),
             users=_users(handle),
         )
-    except pynvml.NVMLError as error:  # it fell off the bus, or needs a reset
+    except nv.NVMLError as error:  # it fell off the bus, or needs a reset
         return GpuState(index=index, fault=str(error))
 
 
 def _part_states(gpu: GpuState) -> Iterator[GpuState]:
     """Yield the states of the instances of a GPU, with its compute capability."""
-    import pynvml as nv
-
     with contextlib.suppress(nv.NVMLError):
         handle = nv.nvmlDeviceGetHandleByIndex(gpu.index)
         for part in mig_handles(handle):
@@ -184,8 +183,6 @@ def _part_states(gpu: GpuState) -> Iterator[GpuState]:
 
 def mig_handles(gpu: Any) -> Iterator[Any]:
     """Yield the handles of the instances of a GPU (MIG); none of a whole one."""
-    import pynvml as nv
-
     if not answer_or([0, 0], nv.nvmlDeviceGetMigMode, gpu)[0]:
         return
     for number in range(nv.nvmlDeviceGetMaxMigDeviceCount(gpu)):
@@ -195,38 +192,30 @@ def mig_handles(gpu: Any) -> Iterator[Any]:
 
 def memory_of(handle: Any) -> Any:
     """Return total, free and used bytes; drivers before 510 count their own share as used."""
-    import pynvml
-
     try:
-        return pynvml.nvmlDeviceGetMemoryInfo(handle, pynvml.nvmlMemory_v2)
-    except pynvml.NVMLError:
-        return pynvml.nvmlDeviceGetMemoryInfo(handle)
+        return nv.nvmlDeviceGetMemoryInfo(handle, nv.nvmlMemory_v2)
+    except nv.NVMLError:
+        return nv.nvmlDeviceGetMemoryInfo(handle)
 
 
 def _compute_mode(number: int) -> Literal["default", "exclusive", "prohibited"]:
-    import pynvml
-
-    if number == pynvml.NVML_COMPUTEMODE_PROHIBITED:
+    if number == nv.NVML_COMPUTEMODE_PROHIBITED:
         return "prohibited"
-    return "default" if number == pynvml.NVML_COMPUTEMODE_DEFAULT else "exclusive"
+    return "default" if number == nv.NVML_COMPUTEMODE_DEFAULT else "exclusive"
 
 
 def _uncorrected(handle: Any) -> int:
-    import pynvml
-
-    kind, since = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
-    return answer_or(0, pynvml.nvmlDeviceGetTotalEccErrors, handle, kind, since)
+    kind, since = nv.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nv.NVML_VOLATILE_ECC
+    return answer_or(0, nv.nvmlDeviceGetTotalEccErrors, handle, kind, since)
 
 
 def _users(handle: Any) -> tuple[GpuUser, ...]:
     """Return the processes with memory on a GPU, each once."""
-    import pynvml
-
     memory_by_pid: dict[int, int | None] = {}
     for kind in ("Graphics", "MPSCompute", "Compute"):
         # pynvml's own choice of version raises an error of another kind before driver 510.
         newest, older = (
-            getattr(pynvml, f"nvmlDeviceGet{kind}RunningProcesses_v{version}") for version in (3, 2)
+            getattr(nv, f"nvmlDeviceGet{kind}RunningProcesses_v{version}") for version in (3, 2)
         )
         nobody: list[Any] = []
         for process in answer_or(None, newest, handle) or answer_or(nobody, older, handle):
@@ -236,17 +225,15 @@ def _users(handle: Any) -> tuple[GpuUser, ...]:
 
 def answer_or(otherwise: T, ask: Callable[..., Any], *args: Any) -> T:
     """Return NVML's answer, or `otherwise` if this GPU or driver does not support the query."""
-    import pynvml
-
     refusals = (
-        pynvml.NVML_ERROR_NOT_SUPPORTED,
-        pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
-        pynvml.NVML_ERROR_NO_PERMISSION,
-        pynvml.NVML_ERROR_INVALID_ARGUMENT,
+        nv.NVML_ERROR_NOT_SUPPORTED,
+        nv.NVML_ERROR_FUNCTION_NOT_FOUND,
+        nv.NVML_ERROR_NO_PERMISSION,
+        nv.NVML_ERROR_INVALID_ARGUMENT,
     )
     try:
         answer: T = ask(*args)
-    except pynvml.NVMLError as error:
+    except nv.NVMLError as error:
         if error.value not in refusals:
             raise
         return otherwise

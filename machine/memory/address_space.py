@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from machine.cores.cores import threads_in
 from machine.memory.host_memory import HostMemory, host_swap_free_bytes, machine_memory_bytes
 from rundir.prepared import Prepared
 from rundir.units import GIB, MIB
@@ -81,9 +82,7 @@ def predict(files: Sequence[Path], omp_num_threads: str, gpu_bytes: Sequence[int
     `gpu_bytes` holds the memory of each GPU it sees. `omp_num_threads` is OMP_NUM_THREADS; a value
     of the user's that is not a number means all cores.
     """
-    num_cores = len(os.sched_getaffinity(0))
-    first, _, _ = omp_num_threads.partition(",")
-    num_threads = (int(first) if first.isdecimal() else num_cores) + _OTHER_THREADS
+    num_threads = (threads_in(omp_num_threads) or len(os.sched_getaffinity(0))) + _OTHER_THREADS
     stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
     stack = _STACK if stack == resource.RLIM_INFINITY else stack
     sizes = [path.stat().st_size for path in files]

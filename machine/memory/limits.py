@@ -10,7 +10,6 @@ from pathlib import Path
 
 import psutil
 
-from machine.gpus.own_gpu import own_gpu_free_bytes
 from machine.memory.host_memory import HostMemory
 from rundir.config import LimitsConfig
 from rundir.errors import UserError
@@ -105,6 +104,8 @@ def note_address_space(error: BaseException) -> None:
     limit = _soft(resource.RLIMIT_AS)
     if limit is None or type(error).__name__ == _GPU_ERROR:
         return
+    from machine.gpus.own_gpu import own_gpu_free_bytes  # loads NVML, which a rank does without
+
     is_cudas = any(sign in str(error).casefold() for sign in _CUDA_OUT_OF_MEMORY)
     free_bytes = own_gpu_free_bytes(os.environ) if is_cudas else None
     if free_bytes is not None and free_bytes < _GPU_IS_FULL_BYTES:

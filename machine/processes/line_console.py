@@ -16,7 +16,7 @@ class LineConsole(Console):
     """A console whose lines are kept: in memory at first, in logs/run.log once there is a run."""
 
     def __init__(self, file: IO[str]) -> None:
-        super().__init__(file=file)
+        super().__init__(file=file, highlight=False)
         self._early: list[str] = []
         self._run_log: RunLog | None = None
 

@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from machine.processes.signals import Interrupted
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 
@@ -86,10 +87,15 @@ def with_console(command: Callable[..., ExitCode | None]) -> Callable[..., NoRet
 
 
 def end_with(command: Callable[[LineConsole, Output], ExitCode | None]) -> NoReturn:
-    """Run `command`, and exit with the code that it returns or raises; None is 0."""
+    """Run `command`, and exit with the code that it returns or raises; None is 0.
+
+    One that raises Interrupted has saved nothing.
+    """
     console, output = make_console()
     try:
         code = command(console, output) or ExitCode.DONE
+    except Interrupted:
+        code = ExitCode.INTERRUPTED_UNSAVED
     except UserError as error:
         click.echo(f"airlock: {error}", err=True)
         console.keep(f"airlock: {error}\n")

@@ -12,6 +12,7 @@ import shlex
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -82,7 +83,7 @@ def processes_of(run: RunDir) -> RunProcesses:
 def _by_folder() -> dict[Path, list[psutil.Process]]:
     kin = {process.pid for process in _with_parents(psutil.Process())}
     by_folder: dict[Path, list[psutil.Process]] = {}
-    for pid in _pids():
+    for pid in pids():
         folder = None if pid in kin else run_folder_of(pid)
         if folder is not None:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -99,20 +100,17 @@ def _run_with(run: RunDir, processes: list[psutil.Process]) -> RunProcesses:
     )
 
 
+def status_of(run: RunDir) -> dict[str, Any]:
+    """Return the status of `run`; empty if there is none that can be read."""
+    try:
+        return read_status(run)
+    except (OSError, ValueError):
+        return {}
+
+
 def phase_of(run: RunDir) -> str:
     """Return the phase in the status of `run`; "" if there is none."""
-    try:
-        return str(read_status(run)["phase"])
-    except (OSError, ValueError, KeyError):
-        return ""
-
-
-def waiting_of(run: RunDir) -> str:
-    """Return who has waited long for whom in `run`, as its status says; "" if nobody has."""
-    try:
-        return str(read_status(run).get("waiting") or "")
-    except (OSError, ValueError):
-        return ""
+    return str(status_of(run).get("phase", ""))
 
 
 def run_folder_of(pid: int) -> Path | None:
@@ -162,15 +160,15 @@ def _launcher(run: RunDir, processes: list[psutil.Process]) -> psutil.Process | 
     Candidates are the process named in the status, and the processes of the run with their parents.
     """
     candidates = []
-    with contextlib.suppress(OSError, ValueError, KeyError, psutil.NoSuchProcess):
-        candidates.append(psutil.Process(read_status(run)["launch_pid"]))
+    with contextlib.suppress(KeyError, ValueError, psutil.NoSuchProcess):
+        candidates.append(psutil.Process(status_of(run)["launch_pid"]))
     for process in processes:
         candidates += [
             candidate for candidate in _with_parents(process) if candidate not in candidates
         ]
     events = str(RunDir(run.path.resolve()).event_file("launch"))
     return next(
-        (candidate for candidate in candidates if events in _open_files(candidate.pid)), None
+        (candidate for candidate in candidates if events in open_files(candidate.pid)), None
     )
 
 
@@ -180,7 +178,7 @@ def _with_parents(process: psutil.Process) -> Iterator[psutil.Process]:
         yield from process.parents()
 
 
-def _open_files(pid: int) -> set[str]:
+def open_files(pid: int) -> set[str]:
     """Return the paths of a process's open files; empty if it may not be inspected."""
     files = set()
     with contextlib.suppress(OSError):
@@ -195,5 +193,6 @@ def _is_in_our_pid_space(folder: Path) -> bool:
     return (folder / "ns/pid").stat().st_ino == (_PROC / "self/ns/pid").stat().st_ino
 
 
-def _pids() -> list[int]:
+def pids() -> list[int]:
+    """Return the pids of all processes that can be seen from here."""
     return [int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit()]

@@ -24,6 +24,13 @@ class Signals:
         self._is_term_first = False
         self._asked_at = 0.0
 
+    @classmethod
+    def listening(cls) -> Signals:
+        """Return signals that are recorded from now on, as by `listen`."""
+        signals = cls()
+        signals.listen()
+        return signals
+
     def listen(self) -> None:
         """Record SIGINT, SIGTERM and SIGHUP from now on, instead of ending on them.
 
@@ -76,4 +83,4 @@ class Signals:
 
 
 class Interrupted(Exception):  # noqa: N818 - not an error
-    """Raised when a stop is requested before there is anything to save."""
+    """Raised when a stop is requested before there is anything to save; it ends a command."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import platform
 import time
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,21 +20,7 @@ from rundir.atomic import write_text
 
 _MOST_CHILDREN = 16  # of one rank
 _ALL_STACKS_S, _STACK_S, _POLL_S = 3.0, 0.3, 0.02
-# The system calls in which a process waits, by their numbers (man 2 syscalls).
-_CALLS = {
-    "x86_64": {
-        0: "read", 1: "write", 7: "poll", 18: "write", 20: "write", 23: "select",
-        35: "nanosleep", 43: "accept", 45: "recvfrom", 47: "recvmsg", 61: "wait4", 74: "fsync",
-        75: "fsync", 202: "futex", 230: "nanosleep", 232: "epoll_wait", 247: "waitid",
-        270: "select", 271: "poll", 281: "epoll_wait", 288: "accept",
-    },
-    "aarch64": {
-        22: "epoll_wait", 63: "read", 64: "write", 66: "write", 68: "write", 72: "select",
-        73: "poll", 82: "fsync", 83: "fsync", 95: "waitid", 98: "futex", 101: "nanosleep",
-        115: "nanosleep", 202: "accept", 207: "recvfrom", 212: "recvmsg", 242: "accept",
-        260: "wait4",
-    },
-}  # fmt: skip
+_FILE = Path(__file__).with_suffix(".toml")
 _WRITES = ("write", "fsync")
 _OF_A_FILE = (*_WRITES, "read", "accept", "recvfrom", "recvmsg")  # by their first argument
 
@@ -114,6 +102,13 @@ def _stack_of(file: Path, pid: int) -> str:
     return file.read_bytes()[begin:].decode(errors="replace")
 
 
+@functools.cache
+def _calls() -> dict[int, str]:
+    """Return the names of the system calls in which a process waits, by number on this machine."""
+    table = tomllib.loads(_FILE.read_text(encoding="utf-8")).get(platform.machine(), {})
+    return {number: call for call, numbers in table.items() for number in numbers}
+
+
 def _call_of(pid: int) -> tuple[str, str]:
     call, descriptor = _call_on(pid)
     return call, _target(pid, descriptor) if call in _OF_A_FILE else ""
@@ -123,7 +118,7 @@ def _call_on(pid: int) -> tuple[str, int]:
     """Return the system call of the main thread and its first argument; "" if it is in none."""
     try:
         words = Path(f"/proc/{pid}/syscall").read_text(encoding="utf-8").split()
-        return _CALLS.get(platform.machine(), {}).get(int(words[0]), ""), int(words[1], 16)
+        return _calls().get(int(words[0]), ""), int(words[1], 16)
     except (OSError, ValueError, IndexError):  # it runs, it is gone, or we may not
         return "", -1
 

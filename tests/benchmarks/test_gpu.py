@@ -123,8 +123,8 @@ print(memory.peak_since(loaded))
 def test_the_peak_of_a_gpu_is_above_what_was_in_use_before(
     environ: dict[str, str], tmp_path: Path
 ) -> None:
-    told = python(_WATCH, env=environ | fake_nvml.build(tmp_path))
-    mib = [int(line) / 1024**2 for line in told.splitlines()]
+    printed = python(_WATCH, env=environ | fake_nvml.build(tmp_path))
+    mib = [int(line) / 1024**2 for line in printed.splitlines()]
     assert mib == [30_000, 1_000]  # in all, and from the time at which a model was loaded
 
 
@@ -157,19 +157,19 @@ def events(seconds: list[float], **last: Any) -> list[Any]:
 
 def test_speed_and_mfu_are_of_the_steps_after_the_first() -> None:
     # 128 tokens per step: 64 tokens/s at first, then 128 and 256.
-    told = events([12.0, 14.0, 15.0, 15.5], mfu=0.8, tokens_per_s=256.0)
-    found = measured(TINY, Done(started=10.0, events=told), num_warm=2)
+    printed = events([12.0, 14.0, 15.0, 15.5], mfu=0.8, tokens_per_s=256.0)
+    found = measured(TINY, Done(started=10.0, events=printed), num_warm=2)
     assert found["num_steps"] == 2
     assert found["tokens_per_s"] == pytest.approx(256 / 1.5, abs=0.1)
     assert found["mfu"] == pytest.approx(0.8 * (256 / 1.5) / 256, abs=1e-3)
     assert (found["first_step_s"], found["gpu_peak_bytes"]) == (2.0, 7)
     with pytest.raises(FailedError, match="2 steps"):
-        measured(TINY, Done(started=10.0, events=told[2:]), num_warm=2)
+        measured(TINY, Done(started=10.0, events=printed[2:]), num_warm=2)
 
 
 def test_speed_of_mixed_rows_counts_the_tokens_that_each_step_had() -> None:
-    told = events([10.0, 12.0, 13.0, 17.0], mfu=0.4, tokens_per_s=100.0)
-    found = measured(MIXED, Done(started=9.0, events=told), num_warm=1)
+    printed = events([10.0, 12.0, 13.0, 17.0], mfu=0.4, tokens_per_s=100.0)
+    found = measured(MIXED, Done(started=9.0, events=printed), num_warm=1)
     # 64 tokens/s in 2 s and in 1 s, then 100 in 4 s.
     assert found["tokens_per_s"] == pytest.approx((3 * 64 + 400) / 7, abs=0.1)
     assert found["mfu"] == pytest.approx((3 * 0.2 + 4 * 0.4) / 7, abs=1e-3)
@@ -336,8 +336,8 @@ def test_the_table_names_machine_date_command_and_what_each_goal_came_to() -> No
 def test_what_is_asked_for_reaches_every_run_after_the_settings_of_its_case() -> None:
     place = Place(folder=Path("/x"), device="cuda", settings=("model.attention=eager",))
     case = dataclasses.replace(TINY, settings=("model.attention=sdpa",))
-    told = [one for one in case.on(place).options() if "attention" in one]
-    assert told == ["--set=model.attention=sdpa", "--set=model.attention=eager"]
+    printed = [one for one in case.on(place).options() if "attention" in one]
+    assert printed == ["--set=model.attention=sdpa", "--set=model.attention=eager"]
 
 
 @pytest.mark.gpu

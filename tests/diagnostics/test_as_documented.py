@@ -68,8 +68,8 @@ def test_outside_an_environment_a_line_says_what_to_activate(
 def test_what_it_says_works_when_it_is_pasted(environ: dict[str, str]) -> None:
     if not (ROOT / ".venv/bin/activate").exists():
         pytest.skip("no .venv here")
-    told = typed(environ, BARE, "-m", "diagnostics.environment").stderr
-    for line in told.splitlines()[1:]:
+    errors = typed(environ, BARE, "-m", "diagnostics.environment").stderr
+    for line in errors.splitlines()[1:]:
         pasted = line.removeprefix("  → ")
         done = typed(environ, "-c", pasted, program="bash")
         assert done.returncode == 0, pasted + done.stdout + done.stderr
@@ -93,7 +93,8 @@ def test_every_rung_can_be_typed_as_a_file(name: str, environ: dict[str, str]) -
 def test_the_programs_too_say_what_to_activate(
     environ: dict[str, str], words: tuple[str, ...], script: str
 ) -> None:
-    done = typed(environ, BARE, "-m", *words)
+    none_active = environ | {"VIRTUAL_ENV": "", "CONDA_PREFIX": ""}
+    done = typed(none_active, BARE, "-m", *words)
     first, *commands = done.stderr.splitlines()
     assert (done.returncode, done.stdout) == (4, "")
     assert first.startswith(f"airlock: {sys.executable} lacks: ")

@@ -8,68 +8,7 @@ from doctor.logs.diagnosis import diagnose
 from doctor.logs.rules import Rule, read_rules
 from doctor.logs.verdict import Verdict
 
-TEXT = r"""
-[[rule]]
-cause = "no-disk"
-title = "The disk {where} is full"
-role = "root"
-match = ['No space left on device(: .(?P<where>[\w/]+))?']
-beats = ["torn-file"]
-confidence = 0.95
-why = "Nothing could be written."
-fix = "df -h {where}   # awk '{print $1}' shows it"
-
-[[rule]]
-cause = "torn-file"
-title = "A file is torn"
-role = "root"
-match = ['unexpected end of file']
-confidence = 0.9
-why = "It ends too soon."
-fix = "fetch it again"
-
-[[rule]]
-cause = "gpu-lost"
-title = "A GPU is lost"
-role = "root"
-match = ['^Xid \d+']
-needs = ['NVRM: GPU at']
-unless = ['simulated']
-confidence = 0.9
-why = "It does not answer."
-fix = "sudo dmesg"
-
-[[rule]]
-cause = "killed"
-title = "Killed by SIGKILL, sender unknown"
-role = "symptom"
-match = ['exitcode\s*: -9', '\(exitcode: -9\)', '^Killed$']
-confidence = 0.4
-why = "Somebody did it."
-fix = "sudo dmesg | grep -i oom"
-
-[[rule]]
-cause = "peer-lost"
-title = "A peer is lost"
-role = "cascade"
-match = ['Connection closed by peer', 'Watchdog caught collective operation timeout']
-confidence = 0.8
-why = "Another rank has ended or waits."
-fix = "look at the other ranks"
-
-[[rule]]
-cause = "harmless"
-title = "Harmless"
-role = "benign"
-match = ['NotAnError: ', 'No space left on device.*will be tried again']
-
-[[rule]]
-cause = "at-the-end"
-title = "Harmless with what follows"
-role = "benign"
-match = ['Exception ignored in']
-covers_traceback = true
-"""
+TEXT = Path(__file__).with_name("engine_rules.toml").read_text(encoding="utf-8")
 
 
 def rules(folder: Path, text: str = TEXT) -> list[Rule]:

@@ -11,6 +11,7 @@ from rundir.events import EventWriter
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir, create_run
 from rundir.status import RankStatus, Status, write_status
+from tests.state import story
 
 TRACEBACK = """\
 Traceback (most recent call last):
@@ -19,18 +20,7 @@ Traceback (most recent call last):
   File "/home/u/train.py", line 7, in main
     model(batch)
 """
-TRAIN = {
-    "loss": 1.0,
-    "lr": 1e-4,
-    "grad_norm": 1.0,
-    "tokens_per_s": 50.0,
-    "mfu": None,
-    "time_data_s": 0.0,
-    "time_forward_s": None,
-    "time_backward_s": None,
-    "time_comm_s": 0.0,
-    "time_optimizer_s": None,
-}
+TRAIN = story.TRAIN | {"loss": 1.0, "mfu": None}
 MEMORY = {"available_bytes": 1 << 20, "limit_bytes": 1 << 31, "where": "the host"}
 
 

@@ -28,18 +28,18 @@ def test_a_log_gets_its_title_who_why_evidence_and_fix(typed: Typed, tmp_path: P
 
 def test_as_json_there_are_exactly_six_fields_and_a_healthy_log_is_no_failure() -> None:
     asks = CliRunner()
-    told = json.loads(
+    verdict = json.loads(
         asks.invoke(airlock, ["doctor", "--json", "-"], input="step 1\n" + OOM).stdout
     )
-    assert told.keys() == {"cause", "title", "why", "rank", "evidence", "fix", "confidence"}
-    assert (told["cause"], told["rank"]) == ("cuda-out-of-memory", 3)
-    assert told["evidence"] == [{"file": "(stdin)", "line": 2, "text": OOM.strip()}]
+    assert verdict.keys() == {"cause", "title", "why", "rank", "evidence", "fix", "confidence"}
+    assert (verdict["cause"], verdict["rank"]) == ("cuda-out-of-memory", 3)
+    assert verdict["evidence"] == [{"file": "(stdin)", "line": 2, "text": OOM.strip()}]
     healthy = asks.invoke(
         airlock, ["doctor", "-", "--json"], input="step 1 loss 2.0\nstep 2 loss 1.9\n"
     )
     assert healthy.exit_code == 0
-    told = json.loads(healthy.stdout)
-    assert (told["cause"], told["rank"], told["evidence"]) == ("unknown", None, [])
+    verdict = json.loads(healthy.stdout)
+    assert (verdict["cause"], verdict["rank"], verdict["evidence"]) == ("unknown", None, [])
 
 
 def test_several_logs_are_looked_at_together(typed: Typed, tmp_path: Path) -> None:

@@ -189,9 +189,9 @@ try:
 except UserError as error:
     print(error)
 """
-    said = python(code, str(os.getpid()))
-    assert f"process {os.getpid()} is of user root, and may not be looked at" in said
-    assert f"doctor --pid {os.getpid()}" in said
+    printed = python(code, str(os.getpid()))
+    assert f"process {os.getpid()} is of user root, and may not be looked at" in printed
+    assert f"doctor --pid {os.getpid()}" in printed
 
 
 def test_a_dump_of_py_spy_is_read_main_thread_first(tmp_path: Path) -> None:

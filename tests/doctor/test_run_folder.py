@@ -18,6 +18,7 @@ from rundir.paths import shown
 from tests.conftest import ROOT
 from tests.doctor.run_folders import MEMORY, TRAIN, Story
 from tests.running import here
+from tests.state.story import PLAN
 
 OOM = "OutOfMemoryError: CUDA out of memory. Tried to allocate 132.00 MiB"
 PEER = "RuntimeError: [gloo/pair.cc:534] Connection closed by peer [127.0.0.1]:1"
@@ -256,8 +257,7 @@ def test_a_run_that_trains_says_its_step(launcher: Story) -> None:
     launcher.ends(phase="training", error="")
     for rank in ("rank0", "rank1"):
         launcher.tell(rank, "end", "ddp.wrap", duration_s=1.0, ok=True)
-    plan = {"num_parameters": 1, "num_trainable": 1, "num_train_samples": 1, "num_eval_samples": 1}
-    launcher.tell("rank0", "mark", "train.plan", total_steps=40, first_step=0, **plan)
+    launcher.tell("rank0", "mark", "train.plan", **PLAN | {"total_steps": 40})
     for step in (1, 2, 3, 4):
         launcher.tell("rank0", "metric", "train", step=step, **TRAIN)
     verdict = of_run(launcher.run)

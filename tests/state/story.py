@@ -10,6 +10,14 @@ from rundir.exit_codes import ExitCode
 from state.run_state import RunState, new_state
 
 REAL, GONE = "CUDA out of memory", "[gloo/pair.cc:534] Connection closed by peer [127.0.0.1]:1"
+PLAN = {
+    "total_steps": 10,
+    "first_step": 0,
+    "num_parameters": 1,
+    "num_trainable": 1,
+    "num_train_samples": 1,
+    "num_eval_samples": 1,
+}
 TRAIN = {
     "lr": 1e-4,
     "grad_norm": 1.0,

@@ -21,8 +21,7 @@ from rundir.paths import RunDir
 from state.follow import Follower
 from state.run_state import new_state
 from tests.launch.track.runs import MadeRun
-from tests.state.story import Story
-from tests.state.test_state import PLAN
+from tests.state.story import PLAN, Story
 
 GIB = 1 << 30
 LONGEST_S = 30.0

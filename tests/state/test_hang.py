@@ -12,7 +12,7 @@ import pytest
 from rundir import control
 from rundir.config import LaunchConfig
 from rundir.events import Event
-from rundir.paths import RunDir, create_run
+from rundir.paths import RunDir
 from rundir.pulse import MainThread, Pulse, read_pulse
 from state.hang import Hang, HangWatch
 from state.run_state import RunState, new_state
@@ -52,12 +52,6 @@ class Ranks:
 
 def _joined(rank: int) -> Event:
     return {"kind": "end", "name": "all_loaded.wait", "rank": rank, "attempt": 0, "mono": 0.0}
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
-    monkeypatch.setenv("AIRLOCK_RUNS_DIR", str(tmp_path))
-    return create_run("tiny")
 
 
 @pytest.fixture

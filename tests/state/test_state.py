@@ -14,16 +14,8 @@ from launch.run.supervise.report import exit_code, report
 from machine.processes.signals import Signals
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
-from tests.state.story import GONE, REAL, Story, root
+from tests.state.story import GONE, PLAN, REAL, Story, root
 
-PLAN = {
-    "total_steps": 10,
-    "first_step": 0,
-    "num_parameters": 1,
-    "num_trainable": 1,
-    "num_train_samples": 1,
-    "num_eval_samples": 1,
-}
 RESULT: dict[str, Any] = {"tokens_per_s": 9.0, "gpu_peak_bytes": None, "checkpoint": "c"}
 
 

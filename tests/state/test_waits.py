@@ -14,7 +14,7 @@ import pytest
 
 from machine.processes.activity import all_io_bytes, letter_of
 from machine.processes.stalled import look, written_file
-from rundir.paths import RunDir, create_run
+from rundir.paths import RunDir
 from rundir.pulse import Left, MainThread, Pulse, read_pulse
 from state.waits import Stall, Waits
 from tests.running import python
@@ -72,12 +72,6 @@ class Two:
             if stall := self.waits.look(self.pids, 0, time.monotonic() + deaf_s, 1.0):
                 return stall
         return None
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
-    monkeypatch.setenv("AIRLOCK_RUNS_DIR", str(tmp_path))
-    return create_run("tiny")
 
 
 @pytest.fixture

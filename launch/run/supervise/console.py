@@ -37,7 +37,7 @@ class PlainView:
         for event in events:
             text = plain_line(state, event)
             if text:
-                self._console.out(text, highlight=False)
+                self._console.out(text)
         self._show_wait(state.status.waiting)
 
     def _show_wait(self, waiting: str | None) -> None:
@@ -48,7 +48,7 @@ class PlainView:
         elif self._waits_since is None or now - self._waits_since >= self._next_s:
             self._next_s = _AGAIN_S if self._waits_since is None else 2 * self._next_s
             self._waits_since = self._waits_since or now
-            self._console.out(f"airlock: {waiting}", highlight=False)
+            self._console.out(f"airlock: {waiting}")
 
     def close(self) -> None:
         """Do nothing: there is nothing to remove."""
@@ -85,7 +85,7 @@ class LiveView:
             if text and event["name"] in _AS_STATE:
                 keep(self._live.console, text)
             elif text:
-                self._live.console.out(text, highlight=False)
+                self._live.console.out(text)
         self.draw(state)
 
     def draw(self, state: RunState) -> None:

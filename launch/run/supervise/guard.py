@@ -178,7 +178,6 @@ class MemoryGuard:
             f"airlock: memory is short: {fields['available_bytes'] // MIB:,} MiB left of "
             f"{fields['limit_bytes'] // MIB:,} MiB of {fields['where']}; this run holds "
             f"{fields['run_held_bytes'] // MIB:,} MiB, so ending any of it would not help",
-            highlight=False,
         )
 
     def proves_oom(self, events: Iterable[Event], agent_code: int | None) -> bool:

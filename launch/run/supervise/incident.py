@@ -53,14 +53,13 @@ def _sources(run: RunDir, attempt: int) -> Iterator[tuple[str, Path]]:
     """Yield the files to copy from the run folder, each with its name in the incident."""
     for path in (run.config, run.command, run.environment, run.plan, run.status):
         yield path.name, path
-    for path in rank_logs(run, attempt):
-        yield f"logs/{path.name}", path
-    for path in sorted(run.agent_log.parent.glob("*.log")):
-        yield f"logs/{path.name}", path
-    for path in sorted(run.events.glob("*.jsonl")):
-        yield f"events/{path.name}", path
-    for path in sorted(run.incidents.glob("*_rank_*.json")):
-        yield f"flight/{path.name}", path
+    folders = {
+        "logs": [*rank_logs(run, attempt), *sorted(run.agent_log.parent.glob("*.log"))],
+        "events": sorted(run.events.glob("*.jsonl")),
+        "flight": sorted(run.incidents.glob("*_rank_*.json")),
+    }
+    for folder, paths in folders.items():
+        yield from ((f"{folder}/{path.name}", path) for path in paths)
 
 
 def _end_of(path: Path, most_bytes: int) -> str | None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import platform
 import sys
 import time
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from doctor.logs.verdict import Verdict
+from machine.versions import version_of
 from rundir.events import COMMON, Event, parse_line
 from rundir.exit_codes import ExitCode
 from rundir.files.growing import GrowingFile
@@ -26,58 +26,7 @@ _NUM_LOG_LINES, _NUM_STACK_LINES = 40, 60
 _TAIL_BYTES = 32 << 10
 _EVENTS_BYTES = 2 << 20  # of the launcher's events: some two hours
 _NUM_MEMORY_ROWS = 12
-_PACKAGES = (
-    "torch",
-    "transformers",
-    "peft",
-    "accelerate",
-    "datasets",
-    "safetensors",
-    "tokenizers",
-    "bitsandbytes",
-    "flash-attn",
-    "triton",
-    "numpy",
-    "pyarrow",
-    "nvidia-nccl-cu12",
-    "nvidia-nccl-cu13",
-)
-# Of the user's variables, only those that change what a run does are shown.
-_TELLING = (
-    "AIRLOCK_",
-    "AWS_",
-    "CONDA_PREFIX",
-    "CUDA",
-    "GLOO",
-    "HF_",
-    "HTTP",
-    "KMP_",
-    "LANG",
-    "LC_ALL",
-    "LD_",
-    "MALLOC_",
-    "MASTER_",
-    "MKL_",
-    "NCCL",
-    "NO_PROXY",
-    "NUM_GPUS",
-    "NVIDIA_",
-    "OMP_",
-    "PYTHON",
-    "PYTORCH",
-    "RANK",
-    "RUN_",
-    "SLURM_",
-    "TMPDIR",
-    "TOKENIZERS_",
-    "TORCH",
-    "TRANSFORMERS_",
-    "VIRTUAL_ENV",
-    "WANDB_",
-    "WORLD_SIZE",
-    "http",
-    "no_proxy",
-)
+_TOLD = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 
 def verdict_text(run: RunDir, state: RunState, verdict: Verdict | None, folder: Path) -> str:
@@ -109,7 +58,7 @@ def environment_text(environ: Mapping[str, str], mask: Mask) -> str:
     lines = [
         f"{name}={mask.variable(name, value)}"
         for name, value in sorted(environ.items())
-        if name.startswith(_TELLING)
+        if name.startswith(tuple(_TOLD["variables"]))
     ]
     return "\n".join(lines) + "\n"
 
@@ -125,9 +74,7 @@ def _verdict(state: RunState, verdict: Verdict | None) -> list[str]:
 def _versions() -> list[str]:
     versions = {"python": sys.version.split()[0], "system": platform.platform()}
     versions["cores"] = str(os.cpu_count())
-    for name in _PACKAGES:
-        with contextlib.suppress(PackageNotFoundError):
-            versions[name] = version(name)
+    versions |= {name: version for name in _TOLD["packages"] if (version := version_of(name))}
     driver = _read(Path("/proc/driver/nvidia/version")).partition("\n")[0]
     if driver:
         versions["driver"] = driver

@@ -56,7 +56,7 @@ def start_monitor(
             f"  with controls: the address in {run.monitor_log}; "
             f"from elsewhere: ssh -L {port}:localhost:{port} {socket.gethostname()}"
         )
-    console.out(f"airlock: {text}", highlight=False)
+    console.out(f"airlock: {text}")
 
 
 def _free_port() -> int:

@@ -127,7 +127,7 @@ class OnEvent:
         return True
 
     def _say(self, text: str) -> None:
-        self._console.out(f"airlock: {text}", highlight=False)
+        self._console.out(f"airlock: {text}")
 
 
 class _Call:

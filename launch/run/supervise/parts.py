@@ -17,7 +17,7 @@ from launch.run.supervise.console import View
 from launch.run.supervise.monitor_beside import start_monitor
 from launch.run.supervise.on_event import OnEvent
 from launch.run.supervise.report import exit_code
-from launch.run.supervise.workload import workload_of
+from launch.run.supervise.workload import Workload
 from launch.track.sidecar import Tracking
 from machine.gpus.gpu_samples import GpuSampler
 from machine.processes.descendants import OwnProcesses
@@ -61,7 +61,7 @@ class RunParts:
             of_script=job.config.script is not None,
             resume_command=request.command(program, {}, resume=shown(self.run.path)),
         )
-        self.workload = workload_of(self.run, self.state)
+        self.workload = Workload(self.run, of_script=self.state.of_script)
         self.events = EventWriter(self.run.event_file("launch"))
         self.follower = Follower(self.run, self.state, self.events, GpuSampler(job.placement.gpus))
         self.tracking = Tracking(self.run, job.config, self.env, self.processes, console)
@@ -76,7 +76,7 @@ class RunParts:
 
     def say(self, text: str) -> None:
         """Print one or more lines on the console."""
-        self.console.out(text, highlight=False)
+        self.console.out(text)
 
     def follow(
         self,

@@ -1,4 +1,4 @@
-"""The policies of the supervisor, one for each matter: stop, lost ranks, a hang, a restart.
+"""The policies of the supervisor, one for each matter: stop, lost ranks, a hang.
 
 A policy keeps its own state and is called in every round of the supervisor's loop.
 """
@@ -58,25 +58,6 @@ class StopPolicy:
             signals.end_now = True
         if signals.end_now:
             self._end()
-
-
-class RestartPolicy:
-    """The restart policy: report a restart of all ranks before anything that they report."""
-
-    def __init__(self, parts: RunParts) -> None:
-        self._parts, self._num_told = parts, 0
-
-    def look(self) -> None:
-        """Report a restart that has not been reported yet."""
-        parts, num = self._parts, len(self._parts.state.restarts)
-        if num == self._num_told:
-            return
-        self._num_told = num
-        attempt, cause = parts.state.status.attempt, parts.state.restarts[-1]
-        limit = parts.config.max_restarts
-        parts.events.begin_attempt(attempt)
-        parts.events.emit("mark", "restart", cause=cause, num_restarts=attempt, of=limit)
-        parts.say(f"airlock: {cause}: restart {attempt} of {limit}")
 
 
 class SurvivorPolicy:

@@ -46,25 +46,21 @@ def exit_code(state: RunState, agent_code: int, signals: Signals) -> ExitCode:
 def report(console: Console, run: RunDir, state: RunState, code: ExitCode) -> None:
     """Print how the run ended."""
     if code is ExitCode.DONE:
-        _out(console, "\n".join(summary_lines(run, state)))
+        console.out("\n".join(summary_lines(run, state)))
     elif code in (ExitCode.INTERRUPTED_SAVED, ExitCode.INTERRUPTED_UNSAVED):
         _interrupted(console, run, state)
     else:
         _failure(console, run, state)
 
 
-def _out(console: Console, text: str) -> None:
-    console.out(text, highlight=False)
-
-
 def _interrupted(console: Console, run: RunDir, state: RunState) -> None:
     if state.last_checkpoint is None:
         saved = "what the script has saved is its own" if state.of_script else "nothing was saved"
-        _out(console, f"\ninterrupted; {saved}. What there is: {shown(run.path)}")
-        _out(console, f"  → {typed_run(run, state.status.profile).again()}   # anew")
+        console.out(f"\ninterrupted; {saved}. What there is: {shown(run.path)}")
+        console.out(f"  → {typed_run(run, state.status.profile).again()}   # anew")
         return
-    _out(console, f"\ninterrupted; the checkpoint after step {state.last_checkpoint} is saved")
-    _out(console, _resume_line(run, state))
+    console.out(f"\ninterrupted; the checkpoint after step {state.last_checkpoint} is saved")
+    console.out(_resume_line(run, state))
 
 
 def _failure(console: Console, run: RunDir, state: RunState) -> None:
@@ -88,12 +84,12 @@ def _failure(console: Console, run: RunDir, state: RunState) -> None:
     lines += _indented(tries_lines(run, state))
     text = "\n".join(lines)
     if root.traceback:
-        _out(console, f"\n{text}\n\n{root.traceback}")
+        console.out(f"\n{text}\n\n{root.traceback}")
     elif state.of_script or is_hang:  # its output is on the screen already, or says nothing new
-        _out(console, f"\n{text}")
+        console.out(f"\n{text}")
     else:
         # A killed rank has no last words: what killed it matters more than its log.
-        _out(console, f"\n{_tail(log)}\n\n{text}")
+        console.out(f"\n{_tail(log)}\n\n{text}")
 
 
 def _what_failed(root: Failure, state: RunState) -> list[str]:
@@ -135,7 +131,7 @@ def _agent_failure(console: Console, run: RunDir, state: RunState, more: list[st
     if state.oom_kill:
         title, notes = out_of_memory.by_kernel(state.oom_kill)
         lines += [f"  it was {title}", *_indented(notes)]
-    _out(console, "\n".join(["", _tail(run.agent_log), "", *lines, *more]))
+    console.out("\n".join(["", _tail(run.agent_log), "", *lines, *more]))
 
 
 def _indented(lines: Iterable[str]) -> list[str]:

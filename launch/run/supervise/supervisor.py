@@ -9,13 +9,7 @@ from launch.plan.of_run import PlanOfRun
 from launch.run.supervise.console import View, make_view
 from launch.run.supervise.guard import MemoryGuard
 from launch.run.supervise.parts import RunParts
-from launch.run.supervise.policies import (
-    HangPolicy,
-    RestartPolicy,
-    StopPolicy,
-    SurvivorPolicy,
-    end_agent,
-)
+from launch.run.supervise.policies import HangPolicy, StopPolicy, SurvivorPolicy, end_agent
 from machine.processes import children
 from rundir.events import Event
 
@@ -28,7 +22,7 @@ class Supervisor:
 
     def __init__(self, parts: RunParts, guard: MemoryGuard) -> None:
         self._parts, self._guard = parts, guard
-        self._restarts = RestartPolicy(parts)
+        self._num_restarts = 0  # that have been told
         self._survivors = SurvivorPolicy(parts)
         self._hang = HangPolicy(parts)
         self._last_mono = 0.0  # when something new has come from the ranks
@@ -88,7 +82,7 @@ class Supervisor:
                 self._last_mono = time.monotonic()
             if not has_ended:
                 self._hang.look(events)
-            self._restarts.look()
+            self._tell_restart()
 
         parts.follow(view, judge, lambda events: self._guard.proves_oom(events, agent_code))
         for lines in parts.workload.new_output(last=has_ended):
@@ -96,6 +90,17 @@ class Supervisor:
             if parts.signals.end_now:
                 break
             parts.say("\n".join(lines))
+
+    def _tell_restart(self) -> None:
+        """Report a restart of all ranks, before anything that they report."""
+        parts, state = self._parts, self._parts.state
+        if len(state.restarts) != self._num_restarts:
+            self._num_restarts = len(state.restarts)
+            attempt, cause = state.status.attempt, state.restarts[-1]
+            limit = parts.config.max_restarts
+            parts.events.begin_attempt(attempt)
+            parts.events.emit("mark", "restart", cause=cause, num_restarts=attempt, of=limit)
+            parts.say(f"airlock: {cause}: restart {attempt} of {limit}")
 
     def _poll_s(self) -> float:
         """Return the seconds until the next look; a look costs more than a millisecond."""

@@ -98,65 +98,46 @@ def ask_to_save(run: RunDir, state: RunState) -> str | None:
     return f"stopping: {saver} a checkpoint; Ctrl-C again ends at once"
 
 
-class OwnTrainer:
-    """Airlock's trainer: it saves when asked to stop, and reports when it is done."""
+class Workload:
+    """What the ranks run: Airlock's trainer, or a script as torchrun runs it.
 
-    end_signal = signal.SIGTERM  # ends the agent, and through it the ranks, at once
+    The trainer saves when asked to stop, reports when it is done, and is shown by its events. A
+    script's output is shown, and exit codes are all it reports. `end_signal` ends the agent, and
+    through it the ranks, at once.
+    """
 
-    def __init__(self, run: RunDir) -> None:
-        self._run = run
-
-    def new_output(self, *, last: bool = False) -> Iterable[list[str]]:  # noqa: ARG002 - as for scripts
-        """Return nothing: this trainer reports by events, and those are shown."""
-        return []
-
-    def ask_to_stop(self, agent: subprocess.Popen[bytes], state: RunState) -> str | None:  # noqa: ARG002
-        """Ask the ranks to stop, through the run folder; return a message for the user.
-
-        Returns None if asking is of no use.
-        """
-        return ask_to_save(self._run, state)
-
-    def gone(self, state: RunState, alive: Container[int]) -> list[int]:
-        """Return the ranks that left before the end was announced; `alive` holds live pids."""
-        if state.result:
-            return []
-        return [
-            row.rank for row in state.status.ranks if row.pid is not None and row.pid not in alive
-        ]
-
-
-class UserScript:
-    """A script as torchrun runs it: its output is shown, and exit codes are all it reports."""
-
-    end_signal = signal.SIGKILL
-
-    def __init__(self, run: RunDir) -> None:
+    def __init__(self, run: RunDir, *, of_script: bool) -> None:
+        self._run, self._of_script = run, of_script
         self._output = RankOutput(run.agent_log.parent)
+        self.end_signal = signal.SIGKILL if of_script else signal.SIGTERM
 
     def new_output(self, *, last: bool = False) -> Iterable[list[str]]:
-        """Return all output."""
-        return self._output.new_lines(last=last)
+        """Return all output of a script that is new."""
+        return self._output.new_lines(last=last) if self._of_script else []
 
-    def ask_to_stop(self, agent: subprocess.Popen[bytes], state: RunState) -> str | None:  # noqa: ARG002
-        """Send SIGTERM, which the agent passes on; it allows the ranks 30 seconds."""
+    def ask_to_stop(self, agent: subprocess.Popen[bytes], state: RunState) -> str | None:
+        """Ask the ranks to stop; return a message for the user.
+
+        The trainer's are asked through the run folder. A script's get SIGTERM from the agent, which
+        allows them 30 seconds. Returns None if asking is of no use.
+        """
+        if not self._of_script:
+            return ask_to_save(self._run, state)
         agent.send_signal(signal.SIGTERM)
         return "stopping: the script has 30 seconds; Ctrl-C again ends at once"
 
     def gone(self, state: RunState, alive: Container[int]) -> list[int]:
-        """Return those that failed: a rank that ends with 0 leaves the others to their work."""
-        if state.status.phase == "stopping":
-            return []
+        """Return the ranks that are missed; `alive` holds live pids.
+
+        Those of the trainer that left before the end was announced; those of a script that failed:
+        one that ends with 0 leaves the others to their work.
+        """
+        is_expected = state.status.phase == "stopping" if self._of_script else bool(state.result)
         return [
             row.rank
             for row in state.status.ranks
-            if row.phase == "failed" and row.pid is not None and row.pid not in alive
+            if not is_expected
+            and (row.phase == "failed" or not self._of_script)
+            and row.pid is not None
+            and row.pid not in alive
         ]
-
-
-Workload = OwnTrainer | UserScript
-
-
-def workload_of(run: RunDir, state: RunState) -> Workload:
-    """Return the workload of this run."""
-    return UserScript(run) if state.of_script else OwnTrainer(run)

@@ -68,14 +68,7 @@ def run_script(config: RunConfig, run: RunDir, place: Any, report: Reporter) -> 
     assert config.script is not None
     parent = zygote.current
     is_fork = parent is not None
-    gate = ScriptGate(
-        report,
-        config.launch,
-        run_id=run.run_id,
-        attempt=place.gate_attempt,
-        local_rank=place.local_rank,
-        num_ranks=place.local_world_size,
-    )
+    gate = ScriptGate(report, config.launch, run.run_id, place)
     entered = gate.enter()
     entered.phase("importing")
     if not is_fork:

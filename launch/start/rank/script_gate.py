@@ -27,22 +27,13 @@ _LOOK_EVERY_S = 0.5
 class ScriptGate:
     """The gate of one rank; it acts in this process only, not in its forks.
 
-    `num_ranks` is the number of ranks on this node, which share the gate.
+    `place` is a launch.start.rank.rank.RankPlace.
     """
 
-    def __init__(
-        self,
-        report: Reporter,
-        launch: LaunchConfig,
-        *,
-        run_id: str,
-        attempt: str,
-        local_rank: int,
-        num_ranks: int,
-    ) -> None:
-        self._report, self._launch = report, launch
-        self._run_id, self._attempt = run_id, attempt
-        self._local_rank, self._num_ranks = local_rank, num_ranks
+    def __init__(self, report: Reporter, launch: LaunchConfig, run_id: str, place: Any) -> None:
+        self._report, self._launch, self._run_id = report, launch, run_id
+        self._attempt, self._local_rank = place.gate_attempt, place.local_rank
+        self._num_ranks = place.local_world_size  # on this node, which share the gate
         self._waits = launch.admit != "open"
         self._pid = os.getpid()
         self._inside = contextlib.ExitStack()

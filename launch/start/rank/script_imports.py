@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import os
 import sys
+import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,38 +18,12 @@ from pathlib import Path
 from rundir.config import ScriptConfig
 from rundir.paths import ROOT
 
+_FILE = Path(__file__).with_suffix(".toml")
 # Libraries that must not be loaded in a process that others are forked from, and why.
-_CUDA = "it initialises CUDA when it is imported"
-_RANK = "it asks for its rank when it is imported"
-LEFT_OUT = {
-    **dict.fromkeys(
-        (
-            "bitsandbytes",
-            "deepspeed",
-            "vllm",
-            "unsloth",
-            "transformer_engine",
-            "flash_attn",
-            "apex",
-            "cupy",
-            "jax",
-            "flax",
-            "tensorflow",
-        ),
-        _CUDA,
-    ),
-    **dict.fromkeys(
-        (
-            "lightning",
-            "lightning_fabric",
-            "lightning_utilities",
-            "pytorch_lightning",
-            "torchmetrics",
-            "horovod",
-            "mpi4py",
-        ),
-        _RANK,
-    ),
+LEFT_OUT: dict[str, str] = {
+    name: row["why"]
+    for row in tomllib.loads(_FILE.read_text(encoding="utf-8"))["left_out"]
+    for name in row["names"]
 }
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.config.evaluations import check_evaluations
+from launch.config.evaluation_sets import check_evaluations
 from launch.config.resolve import resolve
 from launch.config.scoring import named_sets, scoring_config
 from rundir.config import EvaluationConfig

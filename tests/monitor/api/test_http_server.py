@@ -96,11 +96,11 @@ def test_without_the_extra_it_says_what_to_install(environ: dict[str, str], tmp_
         "u.find_spec = lambda n, *a: None if n in ('uvicorn', 'uplot') else real(n, *a)\n"
     )
     lacking = {**environ, "PYTHONPATH": f"{tmp_path}:{environ['PYTHONPATH']}"}
-    told = run_module("launch", "serve", env=lacking)
-    assert told.returncode == 4
-    assert "airlock serve needs the package uvicorn>=" in told.stderr
-    assert "which is not installed" in told.stderr
-    assert re.search(r"→ .*python\S* -m pip install 'uvicorn>=", told.stderr), told.stderr
+    ended = run_module("launch", "serve", env=lacking)
+    assert ended.returncode == 4
+    assert "airlock serve needs the package uvicorn>=" in ended.stderr
+    assert "which is not installed" in ended.stderr
+    assert re.search(r"→ .*python\S* -m pip install 'uvicorn>=", ended.stderr), ended.stderr
 
 
 def test_the_demo_answers_before_anyone_has_trained(folder: Path, environ: dict[str, str]) -> None:
@@ -124,9 +124,9 @@ def test_options_that_are_wrong_end_with_what_to_type(
     ):
         with pytest.raises(SystemExit, match="2"):
             main(["serve", *words])
-        told = capsys.readouterr().err
-        assert text in told
-        assert "→ " in told
+        ended = capsys.readouterr().err
+        assert text in ended
+        assert "→ " in ended
     monkeypatch.setenv("AIRLOCK_TOKEN", "long-enough-1234567")
     with pytest.raises(SystemExit, match="2"):
         main(["serve", "--runs-dir", str(folder), "--run", "nix"])

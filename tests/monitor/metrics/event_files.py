@@ -8,18 +8,10 @@ from typing import Any
 
 from rundir.events import EventWriter
 from rundir.paths import RunDir
+from tests.state.story import PLAN, TRAIN
 
-_TRAIN = {
-    "lr": 1e-4,
-    "grad_norm": 1.0,
-    "tokens_per_s": 1000.0,
-    "mfu": None,
-    "time_data_s": 0.1,
-    "time_forward_s": 0.1,
-    "time_backward_s": 0.1,
-    "time_comm_s": 0.1,
-    "time_optimizer_s": 0.1,
-}
+_PARTS = ("data", "forward", "backward", "comm", "optimizer")
+_TRAIN = TRAIN | {"mfu": None, **{f"time_{part}_s": 0.1 for part in _PARTS}}
 
 
 class WrittenRun:
@@ -46,16 +38,8 @@ class WrittenRun:
         self._attempt = attempt
         for one in self._writers.values():
             one.begin_attempt(attempt)
-        self.writer("rank0").emit(
-            "mark",
-            "train.plan",
-            total_steps=1000,
-            first_step=first_step,
-            num_parameters=1,
-            num_trainable=1,
-            num_train_samples=1,
-            num_eval_samples=1,
-        )
+        plan = PLAN | {"total_steps": 1000, "first_step": first_step}
+        self.writer("rank0").emit("mark", "train.plan", **plan)
 
     def train(self, step: int, loss: float, **fields: Any) -> None:
         """Write one metric of training."""

@@ -51,9 +51,9 @@ def test_a_gigabyte_of_events_is_indexed_in_little_memory(tmp_path: Path) -> Non
     while file.stat().st_size < _GIB:
         written.raw(text * 20_000)
     written.train(_NUM + 1, loss=-5.0)
-    said = json.loads(python(_PROGRAM, str(written.run.path), str(tmp_path / "index")))
-    assert said["told"]["indexed"]["of_bytes"] == file.stat().st_size > _GIB
-    curve = said["told"]["series"]["train.loss"]
+    figures = json.loads(python(_PROGRAM, str(written.run.path), str(tmp_path / "index")))
+    assert figures["told"]["indexed"]["of_bytes"] == file.stat().st_size > _GIB
+    curve = figures["told"]["series"]["train.loss"]
     assert (curve["steps"][-1], curve["last"][-1]) == (_NUM + 1, -5.0)
-    assert len(set(said["seen"])) > 3
-    assert said["peak_bytes"] + said["beside_bytes"] < 120e6
+    assert len(set(figures["seen"])) > 3
+    assert figures["peak_bytes"] + figures["beside_bytes"] < 120e6

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rundir.config import Packing, RunConfig
-from tests.train.data.test_data import arrow_file, arrow_of
+from tests.train.data.test_data import arrow_file, arrow_of, sample
 from train.batches.batch import IGNORE, Batch, collate, collate_rows
 from train.batches.course import course_of
 from train.batches.epoch_order import Order
@@ -22,14 +22,10 @@ from train.batches.packing import (
     balanced_shares,
     pack,
 )
-from train.data.dataset import Sample, SampleFile, prompted
+from train.data.dataset import SampleFile
 from train.data.like_lengths import like_lengths
 
 WORLDS = [1, 2, 3, 4, 8]
-
-
-def sample(tokens: list[int], num_prompt: int) -> Sample:
-    return prompted(np.array(tokens, dtype=np.int32), num_prompt)
 
 
 def config_of(*, packing: Packing, batch: int, size: int, row_tokens: int = 8) -> RunConfig:

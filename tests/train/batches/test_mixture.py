@@ -15,7 +15,8 @@ from rundir.config import RunConfig
 from rundir.config_file import config_text
 from rundir.errors import UserError
 from rundir.paths import RunDir
-from rundir.prepared import Prepared, PreparedPart, read_prepared, write_prepared
+from rundir.prepared import Prepared, read_prepared, write_prepared
+from tests.train.batches.test_course import part
 from tests.train.data.test_prepare_data import cache, model, saved_tokenizer
 from train.batches.course import Course, Draw, course_of
 from train.batches.epoch_order import MixedOrder
@@ -25,10 +26,6 @@ from train.evaluation.answering import spread_evenly
 from train.prepare import prepare
 
 __all__ = ["cache", "model", "saved_tokenizer"]  # fixtures
-
-
-def part(num_samples: int, num_drawn: int) -> PreparedPart:
-    return PreparedPart(path="", num_samples=num_samples, num_drawn=num_drawn)
 
 
 PARTS = [part(10, 10), part(7, 2), part(3, 6), part(1, 1)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -19,35 +20,13 @@ from train.chat.template_files import options_of
 from train.data.encode import Encoder
 from train.model.make_checkpoint import CHAT_TEMPLATE, byte_tokenizer
 
-CHATML = """{%- for message in messages %}
-    {%- if loop.first and message['role'] != 'system' %}
-        {{- '<|im_start|>system\\nYou are a helpful assistant.<|im_end|>\\n' }}
-    {%- endif %}
-    {{- '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}
-{%- endfor %}
-{%- if add_generation_prompt %}
-    {{- '<|im_start|>assistant\\n' }}
-{%- endif %}
-"""
-
+HERE = Path(__file__).parent
+CHATML = (HERE / "chatml.jinja").read_text(encoding="utf-8")
 # Each uses something that templates of released models use.
-TEMPLATES = {
+TEMPLATES: dict[str, str] = {
     "ours": CHAT_TEMPLATE,
     "chatml": CHATML,
-    "special tokens": "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}"
-    "{{ eos_token }}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}",
-    "trimmed": "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}</>{% endfor %}"
-    "{% if add_generation_prompt %}<assistant>{% endif %}",
-    "blocks on lines of their own": "{% for m in messages %}\n  {% if m.role == 'user' %}\n"
-    "[{{ m.content }}]{% else %}\n({{ m.content }}){% endif %}\n{% endfor %}\n",
-    "json": "{% for m in messages %}{{ m | tojson }}{{ m.content | tojson(indent=2) }}{% endfor %}",
-    "break": "{% for m in messages %}{{ m.content }}|{% if m.role == 'assistant' %}{% break %}"
-    "{% endif %}{% endfor %}",
-    "tools that are none": "{% if tools is not none %}TOOLS{% endif %}"
-    "{% for m in messages %}{{ m.content }}|{% endfor %}",
-    "generation": "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}"
-    "{{ m.content }}{% endgeneration %}{% else %}{{ m.content }}|{% endif %}{% endfor %}",
-    "date": "{{ strftime_now('%Y') }}{% for m in messages %}{{ m.content }}|{% endfor %}",
+    **tomllib.loads((HERE / "templates.toml").read_text(encoding="utf-8")),
 }
 
 PAIRS = [

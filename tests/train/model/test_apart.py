@@ -10,9 +10,9 @@ from transformers import AutoModelForCausalLM
 
 from benchmarks.architectures.small_models import enlarge, small_config
 from tests.neighbours import difference, rows
+from tests.train.model.test_models import found
 from train.batches.batch import collate, collate_rows
 from train.model.apart import Apart
-from train.model.loss import SummedLoss
 from train.step.random_rows import logits_of, random_samples
 
 # A gated delta net, Mamba in both forms, a short convolution, lightning attention, and what shares
@@ -40,15 +40,6 @@ def kept_apart(kind: str) -> tuple[Any, Apart]:
     return model, Apart(model, with_mask=kind == "granitemoehybrid")
 
 
-def gradient(model: Any, *batches: Any) -> tuple[float, torch.Tensor]:
-    model.zero_grad()
-    summed = SummedLoss(model, head="whole")
-    loss = torch.stack([summed(*batch.arguments()) for batch in batches]).sum()
-    torch.autograd.backward(loss)
-    found = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
-    return float(loss.detach()), torch.cat(found)
-
-
 @pytest.mark.parametrize("kind", ALL)
 def test_a_neighbour_changes_exactly_nothing_and_each_sample_is_as_alone(kind: str) -> None:
     assert difference(made(kind)) > 0.1  # the model needs it
@@ -59,25 +50,22 @@ def test_a_neighbour_changes_exactly_nothing_and_each_sample_is_as_alone(kind: s
     together = logits_of(model, collate_rows([row]))[0]
     # Rows of other shapes round differently, by up to 2e-5: as do samples padded in a batch.
     assert (together - alone).abs().max() < 1e-4 * alone.abs().max()
-    loss, packed = gradient(model, collate_rows([row[:3], row[3:]]))
-    own_loss, own = gradient(made(kind), *(collate([one]) for one in row))
+    loss, packed = found(model, collate_rows([row[:3], row[3:]]), head="whole")
+    own_loss, own = found(made(kind), *(collate([one]) for one in row), head="whole")
     assert loss == pytest.approx(own_loss, rel=1e-6)
     assert (packed - own).norm() < 1e-4 * own.norm()
 
 
 @pytest.mark.parametrize("head", ["own", "whole"])
 def test_what_is_computed_again_in_backward_is_kept_apart_too(head: Any) -> None:
-    found = []
+    gradients = []
     for is_checkpointed in (False, True):
         model, _ = kept_apart("granitemoehybrid")
         if is_checkpointed:
             enable = getattr(model, "activation_checkpointing_enable", None)
             (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
-        batch = collate_rows([rows(model)[0]])
-        loss: torch.Tensor = SummedLoss(model, head=head)(*batch.arguments())
-        torch.autograd.backward(loss)
-        found.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
-    assert torch.equal(found[0], found[1])
+        gradients.append(found(model, collate_rows([rows(model)[0]]), head=head)[1])
+    assert torch.equal(*gradients)
 
 
 def test_answers_are_what_they_were_after_a_packed_step() -> None:

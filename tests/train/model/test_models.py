@@ -53,15 +53,14 @@ def samples() -> list[Sample]:
     ]
 
 
-def found(model: Any, batch: Batch, *, head: Head = "matrix") -> tuple[float, torch.Tensor]:
-    """Return (loss, gradient) of one batch."""
+def found(model: Any, *batches: Batch, head: Head = "matrix") -> tuple[float, torch.Tensor]:
+    """Return (loss, gradient) of batches together."""
     model.zero_grad()
-    loss: torch.Tensor = SummedLoss(model, head=head)(*batch.arguments())
+    summed = SummedLoss(model, head=head)
+    loss = torch.stack([summed(*batch.arguments()) for batch in batches]).sum()
     torch.autograd.backward(loss)
-    trained = (p for p in model.parameters() if p.requires_grad)
-    return float(loss.detach()), torch.cat(
-        [p.grad.flatten() for p in trained if p.grad is not None]
-    )
+    gradients = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+    return float(loss.detach()), torch.cat(gradients)
 
 
 def assert_same(one: tuple[float, torch.Tensor], other: tuple[float, torch.Tensor]) -> None:

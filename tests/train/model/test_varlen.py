@@ -19,6 +19,7 @@ from benchmarks.architectures.small_models import causal_architectures, enlarge,
 from rundir.config import RunConfig
 from rundir.errors import UserError
 from tests.models import SMALL
+from tests.train.model.test_models import found
 from train.batches.batch import Batch, collate, collate_rows
 from train.model import varlen
 from train.model.attention import choose_attention, row_lengths
@@ -149,13 +150,6 @@ def packed(model: Any) -> Batch:
     return collate_rows([some[:5], [some[5]], [some[6]]])
 
 
-def loss_and_gradient(model: Any, batch: Batch) -> tuple[float, torch.Tensor]:
-    model.zero_grad()
-    loss: torch.Tensor = SummedLoss(model)(*batch.arguments())
-    torch.autograd.backward(loss)
-    return float(loss.detach()), torch.cat([one.grad.flatten() for one in model.parameters()])
-
-
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize("name", SHAPES)
 def test_varlen_is_what_a_mask_computes_forward_and_backward(
@@ -165,11 +159,11 @@ def test_varlen_is_what_a_mask_computes_forward_and_backward(
     config = config_with("varlen", checkpointing=checkpointing)
     model = new_model(CONFIG_MAPPING[kind](**shape), config, CPU)
     batch = packed(model)
-    loss, gradient = loss_and_gradient(model, batch)
+    loss, gradient = found(model, batch)
     assert on_cpu, "varlen was not used"
     on_cpu.clear()
     with masked(model):
-        wanted_loss, wanted = loss_and_gradient(model, batch)
+        wanted_loss, wanted = found(model, batch)
     assert not on_cpu, "the mask's own path used varlen"
     assert model.config._attn_implementation == "varlen"
     assert loss == pytest.approx(wanted_loss, rel=1e-6)
@@ -183,9 +177,9 @@ def test_rows_of_one_sample_each_are_told_where_padding_begins(on_cpu: list[int]
     assert batch.cu_seq_lens is not None
     assert batch.cu_seq_lens.tolist() == [0, 9, 30, 31, 60, 90]
     assert batch.max_length >= 30
-    loss, _ = loss_and_gradient(model, batch)
+    loss, _ = found(model, batch)
     with masked(model):
-        wanted, _ = loss_and_gradient(model, batch)
+        wanted, _ = found(model, batch)
     assert loss == pytest.approx(wanted, rel=1e-6)
     assert set(on_cpu) == {2}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,39 +22,8 @@ from train.model.build import add_method, new_model
 from train.model.loss import SummedLoss
 from train.step.mfu import model_flops, peak_flops_per_s, peak_of
 
-KNOWN = {  # TFLOP/s in bfloat16
-    "NVIDIA H100 80GB HBM3": 989.5,
-    "NVIDIA H100 PCIe": 756.5,
-    "NVIDIA H100 NVL": 835.5,
-    "NVIDIA H200": 989.5,
-    "NVIDIA H20": 148,
-    "NVIDIA B200": 2250,
-    "NVIDIA GB200": 2500,
-    "NVIDIA A100-SXM4-80GB": 312,
-    "NVIDIA A100 80GB PCIe": 312,
-    "NVIDIA A10": 125,
-    "NVIDIA A10G": 70,
-    "NVIDIA RTX PRO 6000 Blackwell Workstation Edition": 503.8,
-    "NVIDIA RTX PRO 6000 Blackwell Server Edition": 480,
-    "AMD Instinct MI300X": 1307.4,
-    "AMD Instinct MI300X VF": 1307.4,
-    "NVIDIA L40S": 362.05,
-    "NVIDIA L40": 181.05,
-    "NVIDIA L4": 121,
-    "NVIDIA RTX A6000": 154.8,
-    "NVIDIA RTX 6000 Ada Generation": 364.2,
-    "NVIDIA GeForce RTX 4090": 165.2,
-    "Tesla V100-SXM2-32GB": None,  # it has no bfloat16 matrix products
-}
-UNKNOWN = [
-    "NVIDIA GeForce RTX 4090 D",
-    "NVIDIA GeForce RTX 4090 Laptop GPU",
-    "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition",
-    "AMD Instinct MI250X",
-    "Orin",
-    "NVIDIA H100 80GB HBM3 MIG 3g.40gb",
-    "NVIDIA GeForce RTX 3090 Ti",
-]
+PEAKS = tomllib.loads(Path(__file__).with_name("peaks.toml").read_text(encoding="utf-8"))
+KNOWN = PEAKS["known"] | dict.fromkeys(PEAKS["without_bfloat16"])  # TFLOP/s in bfloat16
 LENGTHS, NUM_PROMPT = (24, 9, 17), 4
 
 
@@ -189,7 +160,7 @@ def test_a_gpu_is_known_by_the_name_that_cuda_gives() -> None:
 
 
 def test_of_other_gpus_nothing_is_claimed() -> None:
-    assert [name for name in UNKNOWN if peak_of(name)] == []
+    assert [name for name in PEAKS["unknown"] if peak_of(name)] == []
 
 
 def test_a_cpu_has_no_known_peak() -> None:

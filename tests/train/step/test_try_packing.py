@@ -7,20 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
-from benchmarks.architectures.small_models import enlarge, small_config
 from rundir.config import RunConfig
 from rundir.errors import UserError
+from tests.train.model.test_apart import made
 from train.batches.batch import collate_rows
 from train.step.random_rows import logits_of, random_samples
 from train.step.try_packing import NOT_TRIED, check_packing, follow_packing, settle_packing
-
-
-def made(kind: str) -> Any:
-    auto: Any = AutoModelForCausalLM
-    torch.manual_seed(0)
-    return enlarge(auto.from_config(small_config(kind), dtype=torch.float32)).train()
 
 
 def config_of(packing: Any) -> RunConfig:
