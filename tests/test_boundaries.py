@@ -175,7 +175,7 @@ def test_a_room_says_what_it_is_and_which_process_runs_it(room: str) -> None:
 
 @pytest.mark.parametrize("path", sources("train"), ids=lambda path: path.stem)
 def test_training_needs_none_of_the_launcher(path: Path) -> None:
-    assert set(imported(path)) & OURS <= {"train", "ranks", "rundir"}
+    assert set(imported(path)) & OURS <= {"train", "ranks", "machine", "rundir"}
 
 
 TWO = [(one, other) for one in sorted(OURS) for other in sorted(OURS) if one < other]
