@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import functools
+import itertools
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -71,27 +72,48 @@ ROOMS = (
 )
 OURS = {room.partition("/")[0] for room in ROOMS}
 MOST_FILES = 25
+ASK_THE_INBOX = ("inbox", "inbox/models", "monitor/api")
 HEAVY = ("torch", "transformers", "numpy", "pyarrow", "peft", "tokenizers", "safetensors")
 
 
+# What a package may import besides the standard library: packages of ours, and for some all else.
+OF_OURS = {
+    "rundir": {"rundir"},
+    "ranks": {"ranks", "machine", "rundir"},
+    "train": {"train", "ranks", "machine", "rundir"},
+    "inbox": {"inbox", "machine", "rundir"},
+    "monitor": {"monitor", "inbox", "rundir"},
+}
+OF_OTHERS: dict[str, set[str]] = {"rundir": set(), "inbox": {"click", "watchdog"}}
+
+
 def sources(package: str) -> list[Path]:
-    found = sorted((ROOT / package).rglob("*.py"))
-    assert found, package
-    return found
+    paths = sorted((ROOT / package).rglob("*.py"))
+    assert paths, package
+    return paths
 
 
-def imported(path: Path, *, only_when_loaded: bool = False) -> Iterator[str]:
-    """Yield the top-level packages that a module imports, anywhere or only while it is loaded."""
+@functools.cache
+def modules_imported(path: Path, *, only_when_loaded: bool = False) -> frozenset[str]:
+    """Return the names that a module imports with their modules, anywhere or while it is loaded."""
+    names: set[str] = set()
     todo: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
     while todo:
         node = todo.pop()
         if isinstance(node, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in node.names)
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno}: imports are absolute here"
-            yield (node.module or "").partition(".")[0]
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
         elif not (only_when_loaded and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)):
             todo += ast.iter_child_nodes(node)
+    return frozenset(names)
+
+
+def imported(path: Path, *, only_when_loaded: bool = False) -> set[str]:
+    """Return the top-level packages that a module imports."""
+    names = modules_imported(path, only_when_loaded=only_when_loaded)
+    return {name.partition(".")[0] for name in names}
 
 
 def python(program: str, environ: dict[str, str], cwd: Path = ROOT) -> str:
@@ -106,34 +128,21 @@ def python(program: str, environ: dict[str, str], cwd: Path = ROOT) -> str:
     ).stdout
 
 
-@pytest.mark.parametrize("path", sources("rundir"), ids=lambda path: path.stem)
-def test_the_run_folder_needs_only_the_standard_library(path: Path) -> None:
-    assert set(imported(path)) <= {*sys.stdlib_module_names, "rundir"}
-
-
+@functools.cache
 def room_of(name: str) -> str | None:
     """Return the entry of ROOMS for a module imported as `name`; None for one that is not ours."""
-    path = ROOT.joinpath(*name.split("."))
-    for folder in (path, *path.parents):
-        inside = folder.is_dir() and folder.is_relative_to(ROOT) and folder != ROOT
-        if inside and folder.relative_to(ROOT).parts[0] in OURS:
-            return str(folder.relative_to(ROOT))
-    return None
-
-
-def modules_imported(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+    parts = name.split(".")
+    if parts[0] not in OURS:
+        return None
+    rooms = ("/".join(parts[:length]) for length in range(len(parts), 0, -1))
+    return next(room for room in rooms if (ROOT / room).is_dir())
 
 
 def test_every_room_is_known_and_small_enough_to_look_through() -> None:
-    found = {
+    rooms = {
         str(path.parent.relative_to(ROOT)) for name in OURS for path in (ROOT / name).rglob("*.py")
     }
-    assert found == set(ROOMS)
+    assert rooms == set(ROOMS)
     benchmarks = {path.parent.relative_to(ROOT).as_posix() for path in sources("benchmarks")}
     for room in (*ROOMS, *benchmarks):
         assert len(list((ROOT / room).glob("*.py"))) <= MOST_FILES, room
@@ -145,6 +154,12 @@ def test_the_architecture_page_lists_every_room_in_this_order() -> None:
     assert [one for one in listed if one not in ("profiles", "api")] == list(ROOMS)
 
 
+def test_no_two_packages_import_each_other() -> None:
+    # Rooms import only those before them, so it is enough that each package's stand together.
+    packages = [room.partition("/")[0] for room in ROOMS]
+    assert len(list(itertools.groupby(packages))) == len(OURS)
+
+
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_room_imports_only_rooms_that_stand_before_it(room: str) -> None:
     allowed = ROOMS[: ROOMS.index(room) + 1]
@@ -152,73 +167,30 @@ def test_a_room_imports_only_rooms_that_stand_before_it(room: str) -> None:
         for name in modules_imported(path):
             other = room_of(name)
             assert other is None or other in allowed, f"{path}: {name}"
-
-
-@pytest.mark.parametrize("path", sources("monitor"), ids=lambda path: path.stem)
-def test_the_monitor_needs_run_folders_and_inboxes_and_nothing_that_makes_them(path: Path) -> None:
-    assert set(imported(path)) & OURS <= {"rundir", "inbox", "monitor"}
-    assert not set(imported(path)) & {"torch", "transformers", "pandas", "pyarrow"}
-
-
-@pytest.mark.parametrize("room", [room for room in ROOMS if not room.startswith("monitor")])
-def test_nothing_imports_the_monitor(room: str) -> None:
-    for path in (ROOT / room).glob("*.py"):
-        assert "monitor" not in set(imported(path)), path
+            assert other is None or other.partition("/")[0] != "inbox" or room in ASK_THE_INBOX
+            assert name.partition(".")[0] not in ("tests", "examples", "pytest"), path
 
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_room_says_what_it_is_and_which_process_runs_it(room: str) -> None:
-    told = ast.get_docstring(ast.parse((ROOT / room / "__init__.py").read_text(encoding="utf-8")))
-    assert told
-    assert len(told.splitlines()) >= 3
+    doc = ast.get_docstring(ast.parse((ROOT / room / "__init__.py").read_text(encoding="utf-8")))
+    assert doc
+    assert len(doc.splitlines()) >= 3
 
 
-@pytest.mark.parametrize("path", sources("train"), ids=lambda path: path.stem)
-def test_training_needs_none_of_the_launcher(path: Path) -> None:
-    assert set(imported(path)) & OURS <= {"train", "ranks", "machine", "rundir"}
-
-
-TWO = [(one, other) for one in sorted(OURS) for other in sorted(OURS) if one < other]
-
-
-@pytest.mark.parametrize(("one", "other"), TWO)
-def test_no_two_packages_import_each_other(one: str, other: str) -> None:
-    assert not (imports(one, other) and imports(other, one))
-
-
-def imports(package: str, other: str) -> bool:
-    return any(other in set(imported(path)) for path in sources(package))
-
-
-@pytest.mark.parametrize("path", sources("ranks"), ids=lambda path: path.stem)
-def test_a_rank_as_a_process_needs_none_of_the_trainer(path: Path) -> None:
-    assert set(imported(path)) & OURS <= {"ranks", "machine", "rundir"}
-
-
-@pytest.mark.parametrize("path", sources("inbox"), ids=lambda path: path.stem)
-def test_the_inbox_needs_run_folders_and_nothing_that_makes_them(path: Path) -> None:
-    ours = {"rundir", "machine", "inbox"}
-    assert set(imported(path)) <= {*sys.stdlib_module_names, *ours, "click", "watchdog"}
-
-
-@pytest.mark.parametrize(
-    "room",
-    [room for room in ROOMS if room not in ("inbox", "inbox/models", "rundir", "monitor/api")],
-)
-def test_nothing_but_the_monitor_imports_the_inbox(room: str) -> None:
-    for path in (ROOT / room).glob("*.py"):
-        assert "inbox" not in set(imported(path)), path
-
-
-@pytest.mark.parametrize("path", sources("launch"), ids=lambda path: path.stem)
-def test_no_module_of_the_launcher_loads_anything_heavy(path: Path) -> None:
-    assert not set(imported(path, only_when_loaded=True)) & {*HEAVY, "train"}
-
-
-@pytest.mark.parametrize("package", sorted(OURS))
-def test_what_is_imported_when_a_module_loads_needs_no_tests_or_examples(package: str) -> None:
+@pytest.mark.parametrize("package", OF_OURS)
+def test_a_package_needs_no_more_than_it_may(package: str) -> None:
     for path in sources(package):
-        assert not set(imported(path)) & {"tests", "examples", "pytest"}, path
+        names = imported(path)
+        assert names & OURS <= OF_OURS[package], path
+        if package in OF_OTHERS:
+            assert names - OURS <= {*sys.stdlib_module_names, *OF_OTHERS[package]}, path
+        assert package != "monitor" or not names & {*HEAVY, "pandas"} - {"numpy"}, path
+
+
+def test_no_module_of_the_launcher_loads_anything_heavy() -> None:
+    for path in sources("launch"):
+        assert not imported(path, only_when_loaded=True) & {*HEAVY, "train"}, path
 
 
 @pytest.mark.parametrize(
