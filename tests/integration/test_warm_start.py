@@ -200,10 +200,12 @@ def test_forked_ranks_are_as_started_ones_and_go_on_sharing_frozen_weights_in_dd
     user.hooked("ranks.group", _ABOUT)
     env = user.hooked("train.worker", _WRITTEN_TO)
     env |= {"AIRLOCK_LAUNCH_THREADS_PER_RANK": "3", "HF_DEACTIVATE_ASYNC_LOAD": "0"}
-    options = (
-        *as_options(
-            "train.method=lora", f"launch.start={start}", "train.merge_adapters=false"
-        ),  # checked here in passing
+    # What the last two do is checked here in passing.
+    options = as_options(
+        "train.method=lora",
+        f"launch.start={start}",
+        "train.merge_adapters=false",
+        "train.evaluate=false",
     )
     out = user.output_of(*SHORT, *options, env=env)
     run = user.run()
