@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,7 @@ import pytest
 
 from tests import parts
 from tests.broken import End, ToItsEnd
-from tests.forked import run_module
-from tests.running import Start, Typed, assert_nothing_left, ended, finish, run_folder
+from tests.running import Start, Typed, User, assert_nothing_left, ended, finish, run_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -81,9 +80,8 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def environ(tmp_path: Path, shared_cache: Path) -> dict[str, str]:
-    """Return an environment in which Airlock writes only below the test's own folder.
+def environment(folder: Path, cache: Path) -> dict[str, str]:
+    """Return an environment in which Airlock writes only below `folder`, and into the cache.
 
     Variables that change a run are removed: each test sets what it needs.
     """
@@ -93,19 +91,18 @@ def environ(tmp_path: Path, shared_cache: Path) -> dict[str, str]:
         if not name.startswith(("AIRLOCK_", "RUN_", "PET_", "TORCHELASTIC_"))
         and name not in ("NUM_GPUS", "CUDA_VISIBLE_DEVICES", "XDG_RUNTIME_DIR", "OMP_NUM_THREADS")
     }
-    gate = tmp_path / "gate"
+    gate = folder / "gate"
     gate.mkdir(mode=0o700)
     return kept | {
         "PYTHONPATH": str(ROOT),
-        "AIRLOCK_RUNS_DIR": str(tmp_path / "runs"),
-        "AIRLOCK_CACHE_DIR": str(shared_cache),
+        "AIRLOCK_RUNS_DIR": str(folder / "runs"),
+        "AIRLOCK_CACHE_DIR": str(cache),
         "AIRLOCK_GATE_DIR": str(gate),
     }
 
 
-@pytest.fixture
-def airlock(environ: dict[str, str], tmp_path: Path) -> Callable[..., Start]:
-    """Start `airlock ARGS` as a user would, in an empty folder; `env` adds variables.
+def starting(environ: dict[str, str], folder: Path, module: str = "launch") -> Start:
+    """Return what starts `python -m MODULE ARGS` in `folder`; `env` adds variables.
 
     `within` is a command that starts it in surroundings that the test has prepared.
     """
@@ -114,8 +111,8 @@ def airlock(environ: dict[str, str], tmp_path: Path) -> Callable[..., Start]:
         *args: str, env: dict[str, str] | None = None, within: Sequence[str] = ()
     ) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [*within, sys.executable, "-P", "-m", "launch", *args],
-            cwd=tmp_path,
+            [*within, sys.executable, "-P", "-m", module, *args],
+            cwd=folder,
             env=environ | (env or {}),
             text=True,
             stdin=subprocess.DEVNULL,
@@ -123,36 +120,48 @@ def airlock(environ: dict[str, str], tmp_path: Path) -> Callable[..., Start]:
             stderr=subprocess.PIPE,
         )
 
-    return start  # type: ignore[return-value]
+    return start
+
+
+@pytest.fixture
+def environ(tmp_path: Path, shared_cache: Path) -> dict[str, str]:
+    """Return an environment in which Airlock writes only below the test's own folder."""
+    return environment(tmp_path, shared_cache)
+
+
+@pytest.fixture
+def airlock(environ: dict[str, str], tmp_path: Path) -> Start:
+    """Start `airlock ARGS` as a user would, in an empty folder."""
+    return starting(environ, tmp_path)
 
 
 @pytest.fixture
 def typed(environ: dict[str, str], tmp_path: Path) -> Typed:
     """Type `airlock ARGS` as the fixture `airlock` does; return (exit code, stdout, stderr)."""
-
-    def run(*args: str, env: Mapping[str, str] = {}, cwd: Path = tmp_path) -> tuple[int, str, str]:
-        done = run_module("launch", *args, env=environ | dict(env), cwd=cwd)
-        return done.returncode, done.stdout, done.stderr
-
-    return run
+    return Typed(environ, tmp_path)
 
 
 @pytest.fixture
-def plain(environ: dict[str, str], tmp_path: Path) -> Callable[..., Start]:
+def plain(environ: dict[str, str], tmp_path: Path) -> Start:
     """Start `python -m train ARGS`."""
+    return starting(environ, tmp_path, "train")
 
-    def start(*args: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-P", "-m", "train", *args],
-            cwd=tmp_path,
-            env=environ | (env or {}),
-            text=True,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
 
-    return start  # type: ignore[return-value]
+@pytest.fixture
+def user(
+    environ: dict[str, str], tmp_path: Path, airlock: Start, plain: Start, typed: Typed
+) -> User:
+    """Return somebody who has nothing but an empty folder."""
+    return User(environ, tmp_path, airlock, plain, typed)
+
+
+@pytest.fixture(scope="module")
+def user_of_all(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path) -> User:
+    """Return somebody whose run is that of all tests of a file."""
+    folder = tmp_path_factory.mktemp("user")
+    environ = environment(folder, shared_cache)
+    programs = starting(environ, folder), starting(environ, folder, "train")
+    return User(environ, folder, *programs, Typed(environ, folder))
 
 
 @contextlib.contextmanager

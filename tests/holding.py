@@ -12,7 +12,17 @@ from rundir.paths import RunDir
 from rundir.status import read_status
 from tests.conftest import ROOT
 from tests.launch.start.gate.visits import RANK
-from tests.running import ENDLESS, Start, ended, events_of, finish, hooked, run_folder, wait_for
+from tests.running import (
+    ENDLESS,
+    Start,
+    as_options,
+    ended,
+    events_of,
+    finish,
+    hooked,
+    run_folder,
+    wait_for,
+)
 
 # Every command that controls a live run; "R" stands for the run.
 CONTROLS = {
@@ -29,10 +39,14 @@ PATIENT_S = 900
 STEPS, EVALUATED, SAVED = 18, 10, 14
 WHOLE = (
     *ENDLESS,
-    *("--set", f"train.max_steps={STEPS}", "--set", f"train.eval_every_steps={EVALUATED}"),
-    *("--set", f"train.checkpoint_every_steps={SAVED}", "--set", "data.max_eval_samples=4"),
+    *as_options(
+        f"train.max_steps={STEPS}",
+        f"train.eval_every_steps={EVALUATED}",
+        f"train.checkpoint_every_steps={SAVED}",
+        "data.max_eval_samples=4",
+    ),
     *("--set", f"data.eval_path={ROOT / 'examples/tiny/heldout.jsonl'}"),
-    *("--set", "launch.threads_per_rank=1", "--set", "launch.admit=serial"),
+    *as_options("launch.threads_per_rank=1", "launch.admit=serial"),
 )
 
 _HOLD = """

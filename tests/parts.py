@@ -33,7 +33,7 @@ PARTS = {
         "prepare_kills",
     ),
     "hangs": ("hangs", "hanging_scripts"),
-    "sabotage": ("sabotage", "sabotage_of_trainer", "out_of_memory", "incident", "doctor"),
+    "sabotage": ("sabotage", "sabotage_of_trainer", "out_of_memory", "incident"),
 }
 _OF_FILE = {file: part for part, files in PARTS.items() for file in files}
 

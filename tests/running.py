@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import math
 import os
 import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import psutil
 
 from rundir.events import Event, read_events
 from rundir.paths import ROOT, RunDir
+from rundir.status import read_status
+from tests.forked import run_module
 
 T = TypeVar("T")
 
@@ -28,7 +31,39 @@ def here(name: str) -> str:
 
 
 Start = Callable[..., "subprocess.Popen[str]"]  # starts a command, like the fixture `airlock`
-Typed = Callable[..., tuple[int, str, str]]  # types one to its end, like the fixture `typed`
+
+
+class Typed:
+    """Commands that somebody types to their end in a folder, like the fixture `typed`."""
+
+    def __init__(self, environ: dict[str, str], folder: Path) -> None:
+        self._environ, self._folder = environ, folder
+
+    def __call__(
+        self, *args: str, env: Mapping[str, str] = {}, cwd: Path | None = None
+    ) -> tuple[int, str, str]:
+        """Type `airlock ARGS`; `env` adds variables. Return (exit code, stdout, stderr)."""
+        environ = self._environ | dict(env)
+        done = run_module("launch", *args, env=environ, cwd=cwd or self._folder)
+        return done.returncode, done.stdout, done.stderr
+
+    def output_of(self, *args: str, code: int = 0, env: Mapping[str, str] = {}) -> str:
+        """Type a command, which has to end with that code; return its output."""
+        found, out, err = self(*args, env=env)
+        assert found == code, out + err
+        return out
+
+    def error_of(self, *args: str, code: int = 2, env: Mapping[str, str] = {}) -> str:
+        """Type a command, which has to end with that code; return its error."""
+        found, out, err = self(*args, env=env)
+        assert found == code, out + err
+        return err
+
+
+def as_options(*settings: str) -> tuple[str, ...]:
+    """Return settings (`key=value`) as they are typed, each after a `--set`."""
+    return tuple(word for setting in settings for word in ("--set", setting))
+
 
 # Ranks that need not wait for each other start sooner; tests of the gate add SERIAL.
 _OPEN = ("--set", "launch.admit=open")
@@ -40,16 +75,13 @@ ENDLESS = (
     "run",
     "tiny",
     *_OPEN,
-    "--set",
-    "train.max_steps=1000000",
-    "--set",
-    "train.log_every_steps=1",
-    "--set",
-    "train.eval_generate=false",
-    "--set",
-    "train.global_batch_size=4",
-    "--set",
-    "data.eval_path=",
+    *as_options(
+        "train.max_steps=1000000",
+        "train.log_every_steps=1",
+        "train.eval_generate=false",
+        "train.global_batch_size=4",
+        "data.eval_path=",
+    ),
 )
 
 # A whole run, including export, in a few steps.
@@ -57,16 +89,17 @@ SHORT = (
     "run",
     "tiny",
     *_OPEN,
-    "--set",
-    "train.max_steps=4",
-    "--set",
-    "train.log_every_steps=1",
-    "--set",
-    "train.eval_generate=false",
-    "--set",
-    "train.global_batch_size=8",
+    *as_options(
+        "train.max_steps=4",
+        "train.log_every_steps=1",
+        "train.eval_generate=false",
+        "train.global_batch_size=8",
+    ),
 )
 
+
+# A run whose only checkpoint is always its latest.
+ROTATING = as_options("train.checkpoint_every_steps=2", "train.keep_checkpoints=1")
 
 # True in the zygote itself, and in none of its forks.
 IN_ZYGOTE = """
@@ -190,6 +223,25 @@ def processes_of(run: RunDir) -> list[psutil.Process]:
     return found
 
 
+def waiting_in(run: RunDir) -> str:
+    """Return who is said to wait in the run's status, "" without one."""
+    try:
+        return str(read_status(run)["waiting"] or "")
+    except (OSError, ValueError):  # not written yet
+        return ""
+
+
+def monitors_of(run: RunDir) -> list[psutil.Process]:
+    """Return the processes that show the pages of this run."""
+    commands = [(one, one.info["cmdline"] or []) for one in psutil.process_iter(["cmdline"])]
+    return [one for one, words in commands if "monitor" in words and run.run_id in words]
+
+
+def has_stacks(log: Path) -> bool:
+    """Return whether a rank has written to its log where it is in a step."""
+    return "train/step/loop.py" in log.read_text()
+
+
 def assert_nothing_left(run: RunDir) -> None:
     """Fail if a process of the run is alive, and does not end within moments."""
     wait_for(lambda: not processes_of(run), why="processes are left behind", timeout_s=30.0)
@@ -231,6 +283,14 @@ def ended(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
+def output_of(process: subprocess.Popen[str], code: int = 0, timeout_s: float = 200.0) -> str:
+    """Return the output of a run that ends by itself, as it has to, with that exit code."""
+    with ended(process):
+        found, out, err = finish(process, timeout_s)
+    assert found == code, out + err
+    return out
+
+
 @contextlib.contextmanager
 def training(
     process: subprocess.Popen[str], environ: dict[str, str]
@@ -240,3 +300,63 @@ def training(
         run = run_folder(environ)
         wait_until_training(run)
         yield process, run
+
+
+class User:
+    """Somebody in a folder of their own, whose Airlock writes only there."""
+
+    def __init__(
+        self, environ: dict[str, str], folder: Path, airlock: Start, plain: Start, typed: Typed
+    ) -> None:
+        """`airlock`, `plain`, `typed`: see the fixtures of these names."""
+        self.environ, self.folder = environ, folder
+        self.airlock, self.plain, self.typed = airlock, plain, typed
+
+    def run(self) -> RunDir:
+        """Return the latest run, once there is one."""
+        return run_folder(self.environ)
+
+    def hooked(self, module: str, body: str) -> dict[str, str]:
+        """Return an environment in which `body` runs after `module` is imported; see `hooked`."""
+        return hooked(self.environ, self.folder, module, body)
+
+    def finish(
+        self,
+        *args: str,
+        timeout_s: float = 200.0,
+        env: dict[str, str] | None = None,
+        within: Sequence[str] = (),
+    ) -> tuple[int, str, str]:
+        """Type a command to its end; return (exit code, stdout, stderr)."""
+        with ended(self.airlock(*args, env=env, within=within)) as process:
+            return finish(process, timeout_s)
+
+    def output_of(
+        self,
+        *args: str,
+        code: int = 0,
+        timeout_s: float = 200.0,
+        env: dict[str, str] | None = None,
+    ) -> str:
+        """Type a command to its end, which has to have that exit code; return its output."""
+        return output_of(self.airlock(*args, env=env), code, timeout_s)
+
+    def error_of(self, *args: str, code: int = 2, env: dict[str, str] | None = None) -> str:
+        """Type a command to its end, which has to have that exit code; return its error."""
+        found, out, err = self.finish(*args, env=env)
+        assert found == code, out + err
+        return err
+
+    def diagnosis(self, folder: Path | None = None) -> dict[str, Any]:
+        """Return what the doctor says of a run or an incident; of the latest run without one."""
+        of = () if folder is None else (str(folder),)
+        code, out, err = self.typed("doctor", "--json", *of)
+        assert (code, err) == (0, ""), out + err
+        told: dict[str, Any] = json.loads(out)
+        return told
+
+    def training(
+        self, *args: str, env: dict[str, str] | None = None
+    ) -> contextlib.AbstractContextManager[tuple[subprocess.Popen[str], RunDir]]:
+        """Start a run; yield it once it has trained a step, and end it afterwards."""
+        return training(self.airlock(*args, env=env), self.environ)

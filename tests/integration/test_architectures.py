@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from benchmarks.architectures.small_models import enlarge, small_config
 from rundir.paths import RunDir
-from tests.running import SHORT, Start, events_of, finish, run_folder
+from tests.running import SHORT, User, as_options, events_of
 from train.model.make_checkpoint import byte_tokenizer
 
 RUN = (*SHORT, "--set", "train.max_steps=2", "--set", "train.lora_rank=4")
@@ -37,7 +37,6 @@ def said(run: RunDir) -> str:
     return "\n".join(event["text"] for event in events_of(run, "log", "line"))
 
 
-@pytest.mark.runs
 @pytest.mark.parametrize(
     ("kind", "settings", "line"),
     [
@@ -52,19 +51,13 @@ def said(run: RunDir) -> str:
     ],
 )
 def test_it_is_trained_in_bfloat16_with_adapters_on_two_ranks(
-    airlock: Start,
-    environ: dict[str, str],
-    tmp_path: Path,
-    kind: str,
-    settings: dict[str, str],
-    line: str,
+    user: User, kind: str, settings: dict[str, str], line: str
 ) -> None:
-    folder = model_folder(kind, tmp_path / "model")
+    folder = model_folder(kind, user.folder / "model")
     wanted = {"model.path": folder, "model.dtype": "bfloat16", "train.method": "lora"} | settings
     options = [part for name, value in wanted.items() for part in ("--set", f"{name}={value}")]
-    code, out, err = finish(airlock(*RUN, *options))
-    assert code == 0, out + err
-    run = run_folder(environ)
+    user.output_of(*RUN, *options)
+    run = user.run()
     assert [event["step"] for event in events_of(run, "metric", "train", rank=0)] == [1, 2]
 
     assert re.search(line, said(run))
@@ -72,37 +65,34 @@ def test_it_is_trained_in_bfloat16_with_adapters_on_two_ranks(
     assert exported(input_ids=torch.arange(5, 15)[None]).logits.isfinite().all()
 
 
-@pytest.mark.runs
 def test_tokens_that_were_added_are_trained_and_a_second_run_goes_on_from_the_adapter(
-    airlock: Start, environ: dict[str, str], tmp_path: Path
+    user: User,
 ) -> None:
     added = [f"<new{i}>" for i in range(6)]
-    folder = model_folder("llama", tmp_path / "model", *added)
-    data = tmp_path / "data.jsonl"
+    folder = model_folder("llama", user.folder / "model", *added)
+    data = user.folder / "data.jsonl"
     data.write_text("".join(json.dumps({"text": f"a {one} b {one}"}) + "\n" for one in added * 4))
-    model = ("--set", f"model.path={folder}", "--set", "train.method=lora", "--data", str(data))
-    code, out, err = finish(airlock(*RUN, *model))
+    model = (*as_options(f"model.path={folder}", "train.method=lora"), "--data", str(data))
+    code, out, err = user.finish(*RUN, *model)
     assert code == 0, out + err
     assert "2 added tokens beyond the model's 264" in " ".join((out + err).split())
-    first = run_folder(environ)
+    first = user.run()
     exported: Any = AutoModelForCausalLM.from_pretrained(first.model)
     rows = exported.get_input_embeddings().weight
     assert len(rows) == 266
     assert not torch.equal(rows[-1], rows[-2])  # both started as the mean of all others
 
-    code, out, err = finish(airlock(*RUN, *model, "--set", f"train.adapter={first.adapter}"))
-    assert code == 0, out + err
-    losses = [event["loss"] for event in events_of(run_folder(environ), "metric", "train", rank=0)]
+    user.output_of(*RUN, *model, "--set", f"train.adapter={first.adapter}")
+    losses = [event["loss"] for event in events_of(user.run(), "metric", "train", rank=0)]
     assert losses[0] < events_of(first, "metric", "train", rank=0)[0]["loss"]
 
 
-@pytest.mark.runs
 def test_a_model_whose_samples_cannot_share_a_row_is_refused_if_that_was_asked_for(
-    airlock: Start, tmp_path: Path
+    user: User,
 ) -> None:
-    folder = model_folder("bloom", tmp_path / "model")
+    folder = model_folder("bloom", user.folder / "model")
     packed = ("--set", "data.packing=true")
-    code, out, err = finish(airlock(*RUN, "--set", f"model.path={folder}", *packed))
+    code, out, err = user.finish(*RUN, "--set", f"model.path={folder}", *packed)
     assert code == 4, out + err
     shown = " ".join(out.split())
     assert "bloom: its attention weighs by distance" in shown
@@ -110,26 +100,12 @@ def test_a_model_whose_samples_cannot_share_a_row_is_refused_if_that_was_asked_f
     assert "Traceback" not in out + err, out
 
 
-@pytest.mark.parametrize(
-    ("config", "words"),
-    [
-        ({"model_type": "t5", "is_encoder_decoder": True}, "is an encoder-decoder"),
-        ({"model_type": "vit"}, "is no language model that transformers knows"),
-    ],
-)
-def test_what_is_no_causal_model_is_refused_before_any_rank_is_started(
-    airlock: Start,
-    environ: dict[str, str],
-    tmp_path: Path,
-    config: dict[str, Any],
-    words: str,
-) -> None:
-    folder = tmp_path / "model"
+def test_what_is_no_causal_model_is_refused_before_any_rank_is_started(user: User) -> None:
+    folder = user.folder / "model"
     tokenizer: Any = byte_tokenizer()  # type: ignore[no-untyped-call]
     tokenizer.save_pretrained(folder)
-    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 300}))
+    (folder / "config.json").write_text(json.dumps({"model_type": "vit", "vocab_size": 300}))
     (folder / "model.safetensors").write_bytes(b"\x02\0\0\0\0\0\0\0{}")
-    code, out, err = finish(airlock(*RUN, "--set", f"model.path={folder}"))
-    assert code == 4, out + err
-    assert words in err
-    assert not events_of(run_folder(environ), "mark", "mem.start")
+    err = user.error_of(*RUN, "--set", f"model.path={folder}", code=4)
+    assert "is no language model that transformers knows" in err
+    assert not events_of(user.run(), "mark", "mem.start")

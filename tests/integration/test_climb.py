@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from rundir.units import GIB
 from tests.memory_cgroup import limited
-from tests.running import Start, ended, finish, hooked
+from tests.running import User, output_of
 
 _HANGS = """
 sum_ = module.Ranks.sum
@@ -44,13 +42,10 @@ def rows(path: Path, num: int, broken: int | None = None) -> Path:
     return path
 
 
-def test_data_that_break_at_row_500_stop_it_at_a_thousand_examples(
-    airlock: Start, environ: dict[str, str], tmp_path: Path
-) -> None:
-    data = rows(tmp_path / "mine.jsonl", 1200, broken=500)
+def test_data_that_break_at_row_500_stop_it_at_a_thousand_examples(user: User) -> None:
+    data = rows(user.folder / "mine.jsonl", 1200, broken=500)
     args = ("check", "--climb", "tiny", "--data", str(data), *_PATIENT)
-    code, out, err = finish(airlock(*args), timeout_s=500)
-    assert code == 4, out + err
+    out = user.output_of(*args, code=4, timeout_s=500)
     states = [line.split() for line in out.splitlines() if line.startswith(("ok ", "FAIL "))]
     assert [(state[0], " ".join(state[3:])) for state in states] == [
         ("ok", "2 examples, 1 rank"),
@@ -60,26 +55,22 @@ def test_data_that_break_at_row_500_stop_it_at_a_thousand_examples(
     assert "it stops at 1,000 examples, 1 rank: " in out
     assert "mine.jsonl:501" in out
     assert "not reached: all examples, 1 rank; all examples, 2 ranks" in out
-    assert not list(Path(environ["AIRLOCK_RUNS_DIR"]).iterdir())  # each in a folder of its own
+    assert not list(Path(user.environ["AIRLOCK_RUNS_DIR"]).iterdir())  # each in a folder of its own
     again = next(line for line in out.splitlines() if "# exactly that step" in line)
     words = shlex.split(again.partition("→ ")[2], comments=True)
     assert words[1] == "tiny"
-    code, _, err = finish(airlock("run", *words[1:]))
-    assert code == 5
+    err = user.error_of("run", *words[1:], code=5)
     assert "mine.jsonl:501" in err
 
 
 @pytest.mark.long
-def test_a_rank_that_hangs_stops_it_at_two_ranks_and_is_named(
-    airlock: Start, environ: dict[str, str], tmp_path: Path
-) -> None:
-    env = hooked(environ, tmp_path, "ranks.group", _HANGS)
-    data = rows(tmp_path / "mine.jsonl", 8)
+def test_a_rank_that_hangs_stops_it_at_two_ranks_and_is_named(user: User) -> None:
+    env = user.hooked("ranks.group", _HANGS)
+    data = rows(user.folder / "mine.jsonl", 8)
     few = ("--data", str(data), "--set", "data.max_samples=2", "--num-gpus", "2")
     soon = ("--set", "launch.hang_timeout_s=4", *_PATIENT)
-    process = airlock("check", "--climb", "tiny", *few, *soon, "--json", env=env)
-    code, out, err = finish(process, timeout_s=500)
-    assert code == 4, out + err
+    process = user.airlock("check", "--climb", "tiny", *few, *soon, "--json", env=env)
+    out = output_of(process, code=4, timeout_s=500)
     told = json.loads(out)
     assert told["ok"] is False
     assert [(one["num_ranks"], one["ok"]) for one in told["steps"]] == [(1, True), (2, False)]
@@ -90,24 +81,13 @@ def test_a_rank_that_hangs_stops_it_at_two_ranks_and_is_named(
 
 
 @pytest.mark.long
-def test_memory_that_grows_with_the_examples_stops_it_where_it_runs_out(
-    environ: dict[str, str], tmp_path: Path
-) -> None:
-    env = environ | hooked(environ, tmp_path, "train.step.loop", _GROWS)
-    data = rows(tmp_path / "mine.jsonl", 1200)
+def test_memory_that_grows_with_the_examples_stops_it_where_it_runs_out(user: User) -> None:
+    env = user.hooked("train.step.loop", _GROWS)
+    data = rows(user.folder / "mine.jsonl", 1200)
     words = ("check", "--climb", "tiny", "--data", str(data), "--num-gpus", "1", *_PATIENT)
     with limited(3 * GIB) as cgroup:
-        process = subprocess.Popen(
-            cgroup.command([sys.executable, "-P", "-m", "launch", *words, "--json"]),
-            cwd=tmp_path,
-            env=env,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        with ended(process):
-            code, out, err = finish(process, timeout_s=500)
+        limits = cgroup.command([])
+        code, out, err = user.finish(*words, "--json", timeout_s=500, env=env, within=limits)
         assert (code, cgroup.pids()) == (4, []), out + err
     told = json.loads(out)
     assert [(one["num_examples"], one["ok"]) for one in told["steps"]] == [

@@ -16,19 +16,19 @@ from rundir import control
 from rundir.checkpoints import complete_checkpoints
 from rundir.config_file import read_config
 from rundir.paths import RunDir
-from rundir.status import read_status
 from tests.conftest import ROOT
+from tests.holding import curve, phase_of
 from tests.running import (
     ENDLESS,
-    Start,
-    Typed,
+    User,
+    as_options,
     assert_nothing_left,
     ended,
     events_of,
     finish,
+    output_of,
     rank_pids,
     run_folder,
-    training,
     wait_for,
 )
 
@@ -36,35 +36,21 @@ STEPS = 8
 LONG_S = 500.0  # a run begins late on a machine with other work
 WHOLE = (
     *ENDLESS,
-    "--set",
-    f"train.max_steps={STEPS}",
-    "--set",
-    "data.max_eval_samples=4",
-    "--set",
-    f"data.eval_path={ROOT / 'examples/tiny/heldout.jsonl'}",
-    "--set",
-    "launch.threads_per_rank=1",
+    *as_options(
+        f"train.max_steps={STEPS}",
+        "data.max_eval_samples=4",
+        f"data.eval_path={ROOT / 'examples/tiny/heldout.jsonl'}",
+        "launch.threads_per_rank=1",
+    ),
 )
 
 
-def phase(run: RunDir) -> str:
-    try:
-        return str(read_status(run)["phase"])
-    except FileNotFoundError:
-        return ""
-
-
 def until_paused(run: RunDir) -> None:
-    wait_for(lambda: phase(run) == "paused", why="it was not paused", timeout_s=LONG_S)
+    wait_for(lambda: phase_of(run) == "paused", why="it was not paused", timeout_s=LONG_S)
 
 
 def pulses(run: RunDir) -> bytes:
     return b"".join(run.pulse(rank).read_bytes() for rank in (0, 1))
-
-
-def curve(run: RunDir) -> list[tuple[int, float, float]]:
-    events = events_of(run, "metric", "train")
-    return [(event["step"], event["loss"], event["grad_norm"]) for event in events]
 
 
 def answers(run: RunDir) -> list[tuple[str, bool]]:
@@ -72,36 +58,29 @@ def answers(run: RunDir) -> list[tuple[str, bool]]:
 
 
 @pytest.mark.timeout(900)
-def test_a_run_that_is_controlled_has_bitwise_the_losses_of_one_that_is_not(
-    airlock: Start, environ: dict[str, str]
-) -> None:
+def test_a_run_that_is_controlled_has_bitwise_the_losses_of_one_that_is_not(user: User) -> None:
     def typed(*words: str) -> str:
-        code, out, err = finish(airlock(*words))
-        assert code == 0, err
-        return out
+        return user.output_of(*words)
 
-    with ended(airlock(*WHOLE)) as process:
-        code, _, err = finish(process, timeout_s=LONG_S)
-    assert code == 0, err
-    undisturbed = run_folder(environ)
+    user.output_of(*WHOLE, timeout_s=LONG_S)
+    undisturbed = user.run()
 
-    with ended(airlock(*WHOLE)) as process:
-        wait_for(lambda: run_folder(environ).path != undisturbed.path, why="no second run")
-        run = run_folder(environ)
+    with ended(user.airlock(*WHOLE)) as process:
+        wait_for(lambda: user.run().path != undisturbed.path, why="no second run")
+        run = user.run()
         control.ask(run, "pause")  # while model and data are prepared
         until_paused(run)
         assert "is paused already" in typed("pause", run.run_id)
         seen = pulses(run)
         wait_for(lambda: pulses(run) != seen, why="paused ranks do not show that they live")
         asked = [
-            airlock("save", run.run_id),
-            airlock("save", run.run_id),
-            airlock("evaluate", "--live", run.run_id),
-            airlock("set", run.run_id, "train.checkpoint_every_steps=4"),
+            user.airlock("save", run.run_id),
+            user.airlock("save", run.run_id),
+            user.airlock("evaluate", "--live", run.run_id),
+            user.airlock("set", run.run_id, "train.checkpoint_every_steps=4"),
         ]
         for one in asked:  # all at once, and while it is paused
-            code, out, err = finish(one)
-            assert code == 0, err
+            out = output_of(one)
             assert run.run_id in out
         assert complete_checkpoints(run.checkpoints)
         assert "steps 2 to 3" in typed("trace", run.run_id, "--steps", "2")
@@ -130,20 +109,13 @@ def test_a_run_that_is_controlled_has_bitwise_the_losses_of_one_that_is_not(
     assert_nothing_left(run)
 
 
-@pytest.mark.parametrize("how", ["ctrl-c", "release"])
-def test_a_paused_run_can_be_stopped_and_saves(
-    airlock: Start, typed: Typed, environ: dict[str, str], how: str
-) -> None:
-    with training(airlock(*ENDLESS), environ) as (process, run):
+def test_a_paused_run_can_be_released_and_saves(user: User) -> None:
+    with user.training(*ENDLESS) as (process, run):
         control.ask(run, "pause")
         until_paused(run)
-        if how == "ctrl-c":
-            process.send_signal(signal.SIGINT)
-        else:
-            code, out, err = typed("pause", "--release", run.run_id)
-            assert code == 0, err
-            assert " tiny --set launch.admit=open" in out
-            assert out.endswith(f" --resume runs/{run.run_id}\n")
+        out = user.typed.output_of("pause", "--release", run.run_id)
+        assert " tiny --set launch.admit=open" in out
+        assert out.endswith(f" --resume runs/{run.run_id}\n")
         code, out, err = finish(process, timeout_s=LONG_S)
     assert code == 20, err
     (paused,) = events_of(run, "mark", "control")
@@ -153,9 +125,9 @@ def test_a_paused_run_can_be_stopped_and_saves(
 
 @pytest.mark.parametrize("victim", ["rank", "launcher"])
 def test_a_paused_run_whose_rank_or_launcher_is_killed_ends_as_always(
-    airlock: Start, typed: Typed, environ: dict[str, str], victim: str
+    user: User, victim: str
 ) -> None:
-    with training(airlock(*ENDLESS), environ) as (process, run):
+    with user.training(*ENDLESS) as (process, run):
         control.ask(run, "pause")
         until_paused(run)
         os.kill(rank_pids(run)[1] if victim == "rank" else process.pid, signal.SIGKILL)
@@ -164,44 +136,26 @@ def test_a_paused_run_whose_rank_or_launcher_is_killed_ends_as_always(
         if victim == "rank":
             assert "rank 1" in out.lower()
         assert_nothing_left(run)
-        code, _, err = typed("resume", run.run_id)
+        code, _, err = user.typed("resume", run.run_id)
     assert code == 2
     assert ("is over: failed" if victim == "rank" else "is dead") in err
 
 
 @pytest.mark.long
-def test_a_pause_is_no_hang_and_a_hang_after_it_is_found(
-    airlock: Start, environ: dict[str, str]
-) -> None:
+def test_a_pause_is_no_hang_and_a_hang_after_it_is_found(user: User) -> None:
     limit_s = 8
     limits = ("--set", f"launch.hang_timeout_s={limit_s}")
-    with training(airlock(*ENDLESS, *limits), environ) as (process, run):
+    with user.training(*ENDLESS, *limits) as (process, run):
         control.ask(run, "pause")
         until_paused(run)
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(3 * limit_s)
         assert not events_of(run, "error", "hang")
         control.withdraw(run, "pause")
-        wait_for(lambda: phase(run) == "training", why="it does not go on")
+        wait_for(lambda: phase_of(run) == "training", why="it does not go on")
         os.kill(rank_pids(run)[1], signal.SIGSTOP)
         code, _, err = finish(process, timeout_s=LONG_S)
     assert code == 12, err
-    assert_nothing_left(run)
-
-
-def test_a_trace_on_a_full_disk_never_ends_the_training(
-    airlock: Start, environ: dict[str, str]
-) -> None:
-    with training(airlock(*ENDLESS), environ) as (process, run):
-        run.traces.write_text("a file where the folder has to be")
-        code, out, err = finish(airlock("trace", run.run_id, "--steps", "1"))
-        assert code == 10
-        assert "rank 1 has no trace" in out
-        assert "its training goes on" in err
-        seen = len(events_of(run, "metric", "train"))
-        wait_for(lambda: len(events_of(run, "metric", "train")) > seen, why="it has stopped")
-        process.send_signal(signal.SIGINT)
-        assert finish(process, timeout_s=LONG_S)[0] == 20
     assert_nothing_left(run)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
@@ -24,10 +23,13 @@ from tests.holding import (
 )
 from tests.running import (
     Start,
+    User,
+    as_options,
     assert_nothing_left,
     ended,
     events_of,
     finish,
+    output_of,
     rank_pids,
     run_folder,
     wait_for,
@@ -37,9 +39,7 @@ from tests.running import (
 def goes_on(airlock: Start, environ: dict[str, str], run: RunDir, *args: str) -> RunDir:
     """Resume a run that has ended or died, to its end; return the run that goes on."""
     again = ("run", "tiny", "--resume", run.run_id, *args)
-    with ended(airlock(*again)) as process:
-        code, out, err = finish(process, timeout_s=PATIENT_S)
-    assert code == 0, out + err
+    output_of(airlock(*again), timeout_s=PATIENT_S)
     return run_folder(environ)
 
 
@@ -61,12 +61,12 @@ def undisturbed(airlock: Start, environ: dict[str, str]) -> RunDir:
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_the_same_and_different_controls_from_two_terminals_at_once(
-    airlock: Start, environ: dict[str, str], tmp_path: Path, undisturbed: RunDir
+    user: User, undisturbed: RunDir
 ) -> None:
-    holds = Holds(tmp_path, environ, "first step", "training")
-    with ended(airlock(*WHOLE, env=holds.env)) as process:
-        run = next_run(environ, undisturbed)
-        typed = Typed(airlock, run)
+    holds = Holds(user.folder, user.environ, "first step", "training")
+    with ended(user.airlock(*WHOLE, env=holds.env)) as process:
+        run = next_run(user.environ, undisturbed)
+        typed = Typed(user.airlock, run)
         holds.until("first step", run)
         one, other = "train.keep_checkpoints=31", "train.keep_checkpoints=32"
         pairs = [typed.begin(*words) for words in [("pause",)] * 2 + [("save",)] * 2]
@@ -97,7 +97,7 @@ def test_the_same_and_different_controls_from_two_terminals_at_once(
         assert (paused, "is stopping" in text or "is over: interrupted" in text) == (2, True), text
     assert code == 20, err
     assert_nothing_left(run)
-    assert_as_undisturbed(run, goes_on(airlock, environ, run), undisturbed)
+    assert_as_undisturbed(run, goes_on(user.airlock, user.environ, run), undisturbed)
 
 
 # What is asked for; where rank 0 or 1 is then held, and killed; or the launcher is.
@@ -120,16 +120,16 @@ _WHERE = {
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("how", _KILLS)
 def test_what_is_killed_while_a_control_is_done_leaves_nothing_and_goes_on_with_the_same_losses(
-    airlock: Start, environ: dict[str, str], tmp_path: Path, undisturbed: RunDir, how: str
+    user: User, undisturbed: RunDir, how: str
 ) -> None:
     control, victim, rank = _KILLS[how]
-    holds = Holds(tmp_path, environ, rank=rank)
+    holds = Holds(user.folder, user.environ, rank=rank)
     if control in _WHERE:
         holds.hold("here", *_WHERE[control])
-    settings = ("--set", "train.checkpoint_every_steps=2", "--set", "train.eval_every_steps=0")
-    with ended(airlock(*WHOLE, *settings, env=holds.env)) as process:
-        run = next_run(environ, undisturbed)
-        typed = Typed(airlock, run)
+    settings = as_options("train.checkpoint_every_steps=2", "train.eval_every_steps=0")
+    with ended(user.airlock(*WHOLE, *settings, env=holds.env)) as process:
+        run = next_run(user.environ, undisturbed)
+        typed = Typed(user.airlock, run)
         wait_for(lambda: curve(run)[2:], why="no third step", timeout_s=PATIENT_S)
         asked = typed.begin(control)
         holds.until("here" if control in _WHERE else "paused", run)
@@ -149,17 +149,15 @@ def test_what_is_killed_while_a_control_is_done_leaves_nothing_and_goes_on_with_
         print(typed.table())  # noqa: T201 - shown with -s
     saved = [step_of(path) for path in complete_checkpoints(run.checkpoints)]
     assert saved
-    assert_as_undisturbed(run, goes_on(airlock, environ, run), undisturbed)
+    assert_as_undisturbed(run, goes_on(user.airlock, user.environ, run), undisturbed)
 
 
 @pytest.mark.timeout(900)
-def test_ranks_that_are_killed_while_paused_and_started_again_pause_again(
-    airlock: Start, environ: dict[str, str]
-) -> None:
-    with ended(airlock(*WHOLE, "--max-restarts", "1")) as process:
-        run = run_folder(environ)
+def test_ranks_that_are_killed_while_paused_and_started_again_pause_again(user: User) -> None:
+    with ended(user.airlock(*WHOLE, "--max-restarts", "1")) as process:
+        run = user.run()
         wait_for(run.status.exists, why="no status")
-        typed = Typed(airlock, run)
+        typed = Typed(user.airlock, run)
         code, text = typed("pause", "training")
         assert code == 0, text
         wait_for(lambda: phase_of(run) == "paused", why="not paused", timeout_s=PATIENT_S)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rundir.paths import RunDir
+from rundir.status import read_status
 from tests.holding import (
     PATIENT_S,
     PHASES,
@@ -23,6 +24,7 @@ from tests.holding import (
 )
 from tests.running import (
     Start,
+    User,
     assert_nothing_left,
     ended,
     finish,
@@ -86,13 +88,13 @@ def withdrawn(typed: Typed, run: RunDir, phase: str) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(3000)
 def test_each_control_at_each_phase_of_one_run_and_its_losses_are_bitwise_the_same(
-    airlock: Start, environ: dict[str, str], tmp_path: Path
+    user: User,
 ) -> None:
-    undisturbed = undisturbed_run(airlock, environ)
-    holds = Holds(tmp_path, environ, *PHASES, "exporting")
-    with holds.gate_taken(), ended(airlock(*WHOLE, env=holds.env)) as process:
-        run = next_run(environ, undisturbed)
-        typed = Typed(airlock, run)
+    undisturbed = undisturbed_run(user.airlock, user.environ)
+    holds = Holds(user.folder, user.environ, *PHASES, "exporting")
+    with holds.gate_taken(), ended(user.airlock(*WHOLE, env=holds.env)) as process:
+        run = next_run(user.environ, undisturbed)
+        typed = Typed(user.airlock, run)
         terminals = Terminals(typed, run)
         once = ("save", "evaluate", "set", "trace")
         for phase in ("preparing", "gate", "loading"):
@@ -143,10 +145,8 @@ def test_each_control_at_each_phase_of_one_run_and_its_losses_are_bitwise_the_sa
 @pytest.mark.long
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("phase", [*PHASES, "paused", "exporting"])
-def test_a_stop_typed_twice_at_once_ends_the_run_in_each_phase(
-    airlock: Start, environ: dict[str, str], tmp_path: Path, phase: str
-) -> None:
-    stops_at(airlock, environ, tmp_path, phase)
+def test_a_stop_typed_twice_at_once_ends_the_run_in_each_phase(user: User, phase: str) -> None:
+    stops_at(user.airlock, user.environ, user.folder, phase)
 
 
 def stops_at(airlock: Start, environ: dict[str, str], tmp_path: Path, phase: str) -> None:
@@ -174,12 +174,11 @@ def stops_at(airlock: Start, environ: dict[str, str], tmp_path: Path, phase: str
     assert all(one[0] in (0, 2) for one in told)  # 2: it was over before that one had looked
     assert any(one[0] == 0 for one in told)
     assert all(over in one[1] for one in told), told
+    assert not read_status(run).get("preempted")  # as a scheduler's would
     if code == 20:
         assert f"--resume runs/{run.run_id}" in out
     assert_nothing_left(run)
 
 
-def test_a_stop_typed_twice_at_once_while_it_trains_saves(
-    airlock: Start, environ: dict[str, str], tmp_path: Path
-) -> None:
-    stops_at(airlock, environ, tmp_path, "training")
+def test_a_stop_typed_twice_at_once_while_it_trains_saves(user: User) -> None:
+    stops_at(user.airlock, user.environ, user.folder, "training")

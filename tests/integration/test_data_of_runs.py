@@ -13,17 +13,20 @@ import pytest
 from rundir.paths import RunDir
 from tests.running import (
     SHORT,
-    Typed,
+    User,
+    as_options,
     events_of,
-    finish,
-    run_folder,
 )
 
 Start = Callable[..., Any]
 # Steps that are the same however many are to come.
 _EVEN = (
-    *("--set", "train.schedule=constant", "--set", "train.warmup_steps=0"),
-    *("--set", "train.checkpoint_every_steps=2", "--set", "data.eval_path="),
+    *as_options(
+        "train.schedule=constant",
+        "train.warmup_steps=0",
+        "train.checkpoint_every_steps=2",
+        "data.eval_path=",
+    ),
 )
 
 
@@ -48,97 +51,79 @@ def mixture(tmp_path: Path) -> tuple[str, ...]:
 
 @pytest.mark.long
 def test_a_mixture_is_gone_on_with_to_the_last_bit_and_other_data_are_refused(
-    airlock: Start, environ: dict[str, str], mixture: tuple[str, ...], tmp_path: Path
+    user: User, mixture: tuple[str, ...]
 ) -> None:
-    code, out, err = finish(airlock(*SHORT, *_EVEN, *mixture, "--set", "train.max_steps=6"))
-    assert code == 0, err
+    out = user.output_of(*SHORT, *_EVEN, *mixture, "--set", "train.max_steps=6")
     assert "an epoch takes 13 samples of a.jsonl (1 of 13)" in out
     assert "an epoch takes 4 samples of b.jsonl (0.5 of 8)" in out
-    whole = losses(run_folder(environ))
-    code, _, err = finish(airlock(*SHORT, *_EVEN, *mixture))
-    assert code == 0, err
-    first = run_folder(environ)
+    whole = losses(user.run())
+    user.output_of(*SHORT, *_EVEN, *mixture)
+    first = user.run()
     again = ("run", "tiny", "--resume", first.run_id, "--set", "train.max_steps=6")
-    code, _, err = finish(airlock(*again))
-    assert code == 0, err
-    resumed = losses(run_folder(environ))
+    user.output_of(*again)
+    resumed = losses(user.run())
     assert losses(first) | resumed == whole
     assert sorted(resumed) == [5, 6]
 
     other_weight = (*mixture[:-1], mixture[-1].replace(":0.5", ":0.25"))
-    code, _, err = finish(airlock(*again, *other_weight))
-    assert code == 5
+    err = user.error_of(*again, *other_weight, code=5)
     assert "the weights of their files were 1 and 0.5, are 1 and 0.25" in err
-    with (tmp_path / "my data" / "b.jsonl").open("a") as file:
+    with (user.folder / "my data" / "b.jsonl").open("a") as file:
         file.write('{"prompt": "p", "response": "r"}\n')
-    code, _, err = finish(airlock(*again))
-    assert code == 5
+    err = user.error_of(*again, code=5)
     assert f"the data are not those of run {first.run_id}" in err
     assert "their files have changed" in err
     assert "--force" in err
-    code, out, err = finish(airlock(*again, "--force"))
-    assert code == 0, err
+    out = user.output_of(*again, "--force")
     assert "some rows may come twice, others never" in out
-    code, _, err = finish(airlock(*again, "--set", "data.max_seq_length=64"))
-    assert code == 5
+    err = user.error_of(*again, "--set", "data.max_seq_length=64", code=5)
     assert "data.max_seq_length was 128, is 64" in err
 
 
 @pytest.mark.long
-def test_a_run_that_is_gone_on_with_keeps_the_rows_that_were_held_out(
-    airlock: Start, environ: dict[str, str], tmp_path: Path
-) -> None:
-    data = write(tmp_path / "a.jsonl", "a", 60)
+def test_a_run_that_is_gone_on_with_keeps_the_rows_that_were_held_out(user: User) -> None:
+    data = write(user.folder / "a.jsonl", "a", 60)
     settings = ("--data", str(data), "--set", "data.eval_fraction=0.2", "--set", "train.seed=5")
-    every = ("--set", "train.eval_every_steps=2", "--set", "train.checkpoint_every_steps=2")
-    code, _, err = finish(airlock(*SHORT, *settings, *every, "--set", "train.max_steps=2"))
-    assert code == 0, err
-    first = run_folder(environ)
+    every = as_options("train.eval_every_steps=2", "train.checkpoint_every_steps=2")
+    user.output_of(*SHORT, *settings, *every, "--set", "train.max_steps=2")
+    first = user.run()
     again = ("run", "tiny", "--resume", first.run_id, "--set", "train.max_steps=4")
-    code, _, err = finish(airlock(*again))
-    assert code == 0, err
+    user.output_of(*again)
     before, after = (
         json.loads((run.path / "prepared.json").read_text("utf-8"))["evaluation"]
-        for run in (first, run_folder(environ))
+        for run in (first, user.run())
     )
     assert before == after
-    code, _, err = finish(airlock(*again, "--set", "train.seed=6"))
-    assert code == 5
+    err = user.error_of(*again, "--set", "train.seed=6", code=5)
     assert "train.seed was 5, is 6" in err
 
 
-def test_prepared_on_a_machine_without_a_gpu_a_run_starts_at_once_and_offline(
-    airlock: Start, environ: dict[str, str], tmp_path: Path
-) -> None:
-    data = write(tmp_path / "a.jsonl", "a", 40)
+def test_prepared_on_a_machine_without_a_gpu_a_run_starts_at_once_and_offline(user: User) -> None:
+    data = write(user.folder / "a.jsonl", "a", 40)
     needs = ("--set", "launch.needs_gpu=true", "--data", str(data))
-    env = {"AIRLOCK_CACHE_DIR": str(tmp_path / "cache")}
-    code, out, err = finish(airlock("run", "tiny", "--prepare-only", *needs, env=env))
-    assert code == 0, err
+    env = {"AIRLOCK_CACHE_DIR": str(user.folder / "cache")}
+    out = user.output_of("run", "tiny", "--prepare-only", *needs, env=env)
     assert "40 samples" in out
     command = re.search(r"HF_HUB_OFFLINE=1 \./start\.sh (.*)", out)
     assert command is not None
-    assert not Path(environ["AIRLOCK_RUNS_DIR"]).exists() or not list(
-        Path(environ["AIRLOCK_RUNS_DIR"]).iterdir()
+    assert not Path(user.environ["AIRLOCK_RUNS_DIR"]).exists() or not list(
+        Path(user.environ["AIRLOCK_RUNS_DIR"]).iterdir()
     )
-    prepared = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*.arrow")}
+    prepared = {path: path.stat().st_mtime_ns for path in (user.folder / "cache").rglob("*.arrow")}
     assert prepared
     offline = env | {"HF_HUB_OFFLINE": "1"}
-    code, _, err = finish(airlock(*SHORT, "--data", str(data), env=offline))
-    assert code == 0, err
-    now = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*.arrow")}
+    user.output_of(*SHORT, "--data", str(data), env=offline)
+    now = {path: path.stat().st_mtime_ns for path in (user.folder / "cache").rglob("*.arrow")}
     assert now == prepared
 
 
-def test_data_are_shown_without_training(
-    typed: Typed, environ: dict[str, str], tmp_path: Path
-) -> None:
+def test_data_are_shown_without_training(user: User) -> None:
     rows = [{"prompt": "p" * (i % 50), "response": "r", "id": i} for i in range(1, 120)]
     rows += [{"prompt": "p", "response": "r", "id": 0}] * 2
     rows += [{"prompt": "long" * 100, "response": "r", "id": 0}, {"prompt": "p", "id": 0}]
-    file = tmp_path / "a.jsonl"
+    file = user.folder / "a.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    code, out, err = typed("data", str(file), f"{file}:0.5", "--profile", "tiny")
+    code, out, err = user.typed("data", str(file), f"{file}:0.5", "--profile", "tiny")
     assert code == 5, err  # as a run would end
     assert f"a run would stop at {file}:50: 3 bad rows" in err
     assert "data.on_bad_row=skip leaves" in err
@@ -157,26 +142,22 @@ def test_data_are_shown_without_training(
     ):
         assert words in out, words
     skip = ("--set", "data.on_bad_row=skip")
-    code, out, err = typed("data", str(file), "--profile", "tiny", "--json", *skip)
-    assert code == 0, err
+    out = user.typed.output_of("data", str(file), "--profile", "tiny", "--json", *skip)
     (found,) = json.loads(out.splitlines()[-1])["files"]
     assert (found["num_rows"], found["num_bad"], found["num_too_long"]) == (123, 3, 1)
-    assert not Path(environ["AIRLOCK_RUNS_DIR"]).exists() or not list(
-        Path(environ["AIRLOCK_RUNS_DIR"]).iterdir()
+    assert not Path(user.environ["AIRLOCK_RUNS_DIR"]).exists() or not list(
+        Path(user.environ["AIRLOCK_RUNS_DIR"]).iterdir()
     )
 
 
-def test_of_data_that_are_shown_one_is_one_and_none_is_not_well(
-    typed: Typed, tmp_path: Path
-) -> None:
-    file = tmp_path / "a.jsonl"
+def test_of_data_that_are_shown_one_is_one_and_none_is_not_well(user: User) -> None:
+    file = user.folder / "a.jsonl"
     file.write_text('{"prompt": "p", "response": "r"}\n', encoding="utf-8")
-    code, out, err = typed("data", str(file), "--profile", "tiny")
-    assert code == 0, err
+    out = user.typed.output_of("data", str(file), "--profile", "tiny")
     assert "1 row, 1 sample\n" in out
     file.write_text('{"prompt": "p", "response": ""}\n', encoding="utf-8")
     skip = ("--set", "data.on_bad_row=skip")
-    code, out, err = typed("data", str(file), "--profile", "tiny", *skip)
+    code, out, err = user.typed("data", str(file), "--profile", "tiny", *skip)
     assert code == 5, out
     assert "1 bad row\n" in out
     assert "all rows are bad" in err

@@ -17,15 +17,13 @@ from tests.running import (
     COLD,
     ENDLESS,
     SHORT,
-    Start,
-    Typed,
+    User,
     finish,
     rank_pids,
-    run_folder,
-    training,
 )
 
 LEFT_OVER = {"CUDA_LAUNCH_BLOCKING": "1", "NCCL_BUFFSIZE": "4096", "RANK": "7", "PET_NNODES": "3"}
+KEEP = ("--set", "launch.keep_env=NCCL_BUFFSIZE")
 
 
 def started_with(pid: int) -> dict[str, str]:
@@ -34,23 +32,18 @@ def started_with(pid: int) -> dict[str, str]:
     return dict(word.split("=", 1) for word in words if word)
 
 
-@pytest.mark.parametrize(
-    "start", [(), pytest.param(COLD, marks=pytest.mark.long)], ids=["warm", "cold"]
-)
-def test_leftovers_are_reported_and_reach_no_rank_unless_they_are_to_be_kept(
-    airlock: Start, environ: dict[str, str], start: tuple[str, ...]
-) -> None:
-    keep = ("--set", "launch.keep_env=NCCL_BUFFSIZE")
-    with training(airlock(*ENDLESS, *start, *keep, env=LEFT_OVER), environ) as (process, run):
-        for rank, pid in rank_pids(run).items():
-            found = started_with(pid)
-            assert found["NCCL_BUFFSIZE"] == "4096"
-            assert "CUDA_LAUNCH_BLOCKING" not in found
-            assert "PET_NNODES" not in found
-            assert found.get("RANK") == (str(rank) if start else None)
-        process.send_signal(signal.SIGINT)
-        code, out, err = finish(process)
-    assert code == 20, err
+def assert_no_leftovers(run: RunDir, *, is_cold: bool) -> None:
+    """Fail unless of `LEFT_OVER` only what is to be kept has reached the ranks."""
+    for rank, pid in rank_pids(run).items():
+        found = started_with(pid)
+        assert found["NCCL_BUFFSIZE"] == "4096"
+        assert "CUDA_LAUNCH_BLOCKING" not in found
+        assert "PET_NNODES" not in found
+        assert found.get("RANK") == (str(rank) if is_cold else None)
+
+
+def assert_reported(run: RunDir, out: str) -> None:
+    """Fail unless the run has said what was not passed on."""
     before_the_start = out[: out.index("MEM:START")]
     assert "not passed on: PET_NNODES=3 RANK=7: " in before_the_start
     assert "not passed on: CUDA_LAUNCH_BLOCKING=1: " in before_the_start
@@ -61,14 +54,21 @@ def test_leftovers_are_reported_and_reach_no_rank_unless_they_are_to_be_kept(
     assert all(one["reason"] for one in written["variables"] + written["not_passed_on"])
 
 
-def test_a_dry_run_shows_every_variable_and_what_is_not_passed_on(
-    typed: Typed, environ: dict[str, str]
-) -> None:
-    code, out, err = typed("run", "tiny", "--dry-run", env=LEFT_OVER)
-    assert code == 0, err
-    run = RunDir(Path(environ["AIRLOCK_RUNS_DIR"]) / "RUN_ID")
+@pytest.mark.long
+def test_leftovers_are_reported_and_reach_no_cold_rank_either(user: User) -> None:
+    with user.training(*ENDLESS, *COLD, *KEEP, env=LEFT_OVER) as (process, run):
+        assert_no_leftovers(run, is_cold=True)
+        process.send_signal(signal.SIGINT)
+        code, out, err = finish(process)
+    assert code == 20, err
+    assert_reported(run, out)
+
+
+def test_a_dry_run_shows_every_variable_and_what_is_not_passed_on(user: User) -> None:
+    out = user.typed.output_of("run", "tiny", "--dry-run", env=LEFT_OVER)
+    run = RunDir(Path(user.environ["AIRLOCK_RUNS_DIR"]) / "RUN_ID")
     expected = rank_environment(
-        RunConfig(profile="tiny"), Placement("cpu", 2, "", ()), run, environ | LEFT_OVER
+        RunConfig(profile="tiny"), Placement("cpu", 2, "", ()), run, user.environ | LEFT_OVER
     )
     for one in expected.variables:
         assert f"  {one.name}={one.value}" in out
@@ -95,21 +95,19 @@ def test_a_dry_run_shows_every_variable_and_what_is_not_passed_on(
     ],
 )
 def test_a_mistake_ends_the_run_before_anything_is_written(
-    typed: Typed, environ: dict[str, str], env: dict[str, str], said: str
+    user: User, env: dict[str, str], said: str
 ) -> None:
-    code, _, err = typed("run", "tiny", env=env)
-    assert code == 2
+    err = user.typed.error_of("run", "tiny", env=env)
     assert said in err
-    assert not Path(environ["AIRLOCK_RUNS_DIR"]).exists()
+    assert not Path(user.environ["AIRLOCK_RUNS_DIR"]).exists()
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("nccl", ["default", "low-memory"])
 def test_on_gpus_the_users_allocator_settings_and_low_memory_are_understood(
-    airlock: Start, environ: dict[str, str], nccl: str
+    user: User, nccl: str
 ) -> None:
     own = {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"}
-    code, _, err = finish(airlock(*SHORT, "--set", f"launch.nccl={nccl}", env=own))
-    assert code == 0, err
-    log = run_folder(environ).rank_log(0, 0).read_text()
+    user.output_of(*SHORT, "--set", f"launch.nccl={nccl}", env=own)
+    log = user.run().rank_log(0, 0).read_text()
     assert "ALLOC_CONF" not in log

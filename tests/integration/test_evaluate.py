@@ -10,35 +10,29 @@ import pytest
 from rundir.events import read_events
 from rundir.paths import ROOT
 from tests.models import tiny_model
-from tests.running import SHORT, Start, Typed, ended, finish, run_folder
+from tests.running import SHORT, Typed, User, as_options
 
 pytestmark = pytest.mark.runs
 
 HELD_OUT = ROOT / "examples" / "tiny" / "heldout.jsonl"
 
 
-def test_the_model_of_a_run_has_the_loss_that_the_run_reported(
-    airlock: Start, environ: dict[str, str], tmp_path: Path
-) -> None:
-    held_out = tmp_path / "few.jsonl"
+def test_the_model_of_a_run_has_the_loss_that_the_run_reported(user: User) -> None:
+    held_out = user.folder / "few.jsonl"
     held_out.write_text("".join(HELD_OUT.read_text("utf-8").splitlines(True)[:13]), "utf-8")
-    data = ("--set", f"data.eval_path={held_out}", "--set", f"evaluation.named.path={held_out}")
-    with ended(airlock(*SHORT, *data)) as process:
-        code, out, _ = finish(process)
-    assert code == 0, out
+    data = as_options(f"data.eval_path={held_out}", f"evaluation.named.path={held_out}")
+    out = user.output_of(*SHORT, *data)
     assert "named" in out
-    run = run_folder(environ)
+    run = user.run()
     told = [one for one in read_events(run.events) if one["kind"] == "metric"]
     (*_, last) = [one for one in told if one["name"] == "eval"]
     (*_, named) = [one for one in told if one["name"] == "eval.set"]
     assert named["loss"] == pytest.approx(last["loss"], rel=1e-6)
-    examples = tmp_path / "examples.jsonl"
+    examples = user.folder / "examples.jsonl"
     for num_ranks in (1, 2):
         words = ("evaluate", str(run.path), f"held={held_out}", "--json")
         more = ("--num-gpus", str(num_ranks), "--examples", str(examples), "--no-generate")
-        with ended(airlock(*words, *more)) as process:
-            code, out, err = finish(process)
-        assert code == 0, err
+        out = user.output_of(*words, *more)
         found = json.loads(out)["sets"]["held"]
         assert found["loss"] == pytest.approx(last["loss"], rel=1e-6)
         assert found["num_samples"] == 13
@@ -46,42 +40,25 @@ def test_the_model_of_a_run_has_the_loss_that_the_run_reported(
         assert [row["row"] for row in rows] == list(range(1, 14))
         weighted = sum(row["loss"] * row["num_labels"] for row in rows)
         assert weighted / found["num_label_tokens"] == pytest.approx(last["loss"], rel=1e-6)
-    assert run_folder(environ).path == run.path  # `latest` is still the training
-
-
-def test_without_evaluation_nothing_is_measured_and_the_report_says_so(
-    airlock: Start, environ: dict[str, str]
-) -> None:
-    with ended(airlock(*SHORT, "--set", "train.evaluate=false")) as process:
-        code, out, _ = finish(process)
-    assert code == 0
-    assert "not measured: train.evaluate is false" in out
-    names = {one["name"] for one in read_events(run_folder(environ).events)}
-    assert "eval" not in names
+    assert user.run().path == run.path  # `latest` is still the training
 
 
 @pytest.mark.long
-def test_adapters_are_evaluated_as_a_run_and_as_a_folder_on_several_sets(
-    airlock: Start, environ: dict[str, str], tmp_path: Path
-) -> None:
+def test_adapters_are_evaluated_as_a_run_and_as_a_folder_on_several_sets(user: User) -> None:
     lines = HELD_OUT.read_text("utf-8").splitlines(keepends=True)
-    few, fewer = tmp_path / "few.jsonl", tmp_path / "fewer.jsonl"
+    few, fewer = user.folder / "few.jsonl", user.folder / "fewer.jsonl"
     few.write_text("".join(lines[:6]), "utf-8")
     fewer.write_text("".join(lines[6:9]), "utf-8")
     lora = ("train.method=lora", "train.merge_adapters=false", f"data.eval_path={few}")
     sets = [word for one in lora for word in ("--set", one)]
-    with ended(airlock(*SHORT, *sets)) as process:
-        code, out, err = finish(process)
-    assert code == 0, out + err
-    run = run_folder(environ)
+    user.output_of(*SHORT, *sets)
+    run = user.run()
     told_of = [one for one in read_events(run.events) if one["name"] == "eval"]
     (*_, last) = [one for one in told_of if one["kind"] == "metric"]
     told = {}
     for model in (run.path, run.adapter):
         words = ("evaluate", str(model), f"first={few}", str(fewer), "--json")
-        with ended(airlock(*words)) as process:
-            code, out, err = finish(process)
-        assert code == 0, err
+        out = user.output_of(*words)
         told[model] = json.loads(out)["sets"]
         assert list(told[model]) == ["first", "fewer"]
         assert told[model]["first"]["loss"] == pytest.approx(last["loss"], rel=1e-5)
@@ -91,24 +68,18 @@ def test_adapters_are_evaluated_as_a_run_and_as_a_folder_on_several_sets(
 
 
 @pytest.mark.long
-def test_exact_match_counts_the_answers_that_are_given_exactly(
-    airlock: Start, environ: dict[str, str], tmp_path: Path
-) -> None:
-    data = tmp_path / "aaaa.jsonl"
+def test_exact_match_counts_the_answers_that_are_given_exactly(user: User) -> None:
+    data = user.folder / "aaaa.jsonl"
     row = json.dumps({"prompt": "p", "response": "aaaa"}) + "\n"
     data.write_text(row * 8)
     learnt = ("--data", str(data), "--set", "data.eval_path=", "--set", "train.max_steps=30")
-    fast = ("--set", "train.learning_rate=0.01", "--set", "train.warmup_steps=0")
-    with ended(airlock(*SHORT, *learnt, *fast)) as process:
-        code, out, err = finish(process)
-    assert code == 0, out + err
-    other = tmp_path / "half.jsonl"
+    fast = as_options("train.learning_rate=0.01", "train.warmup_steps=0")
+    user.output_of(*SHORT, *learnt, *fast)
+    other = user.folder / "half.jsonl"
     other.write_text(row + json.dumps({"prompt": "p", "response": "bb"}) + "\n")
-    examples = tmp_path / "examples.jsonl"
-    words = ("evaluate", str(run_folder(environ).path), str(data), f"half={other}", "--json")
-    with ended(airlock(*words, "--examples", str(examples))) as process:
-        code, out, err = finish(process)
-    assert code == 0, err
+    examples = user.folder / "examples.jsonl"
+    words = ("evaluate", str(user.run().path), str(data), f"half={other}", "--json")
+    out = user.output_of(*words, "--examples", str(examples))
     found = {name: one["exact_match"] for name, one in json.loads(out)["sets"].items()}
     assert found == {"aaaa": 1.0, "half": 0.5}
     rows = [json.loads(line) for line in examples.read_text("utf-8").splitlines()]

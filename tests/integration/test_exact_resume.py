@@ -4,57 +4,34 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
 from rundir.paths import RunDir
 from tests.running import (
     SHORT,
-    Start,
+    User,
+    as_options,
     assert_nothing_left,
     ended,
     events_of,
-    finish,
-    hooked,
-    run_folder,
     wait_for,
 )
 
 _TWENTY = (
     *SHORT,
-    "--set",
-    "train.max_steps=20",
-    "--set",
-    "train.checkpoint_every_steps=4",
-    "--set",
-    "train.eval_every_steps=6",
-    "--set",
-    "data.max_samples=64",
-)
-# What kills a rank, in the first attempt only: (module, what is done once it is imported).
-_DIE = """
-import signal
-def die_if(is_now):
-    if os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0" and is_now:
-        os.kill(os.getpid(), signal.SIGKILL)
-"""
-KILLS = {
-    "step": (
-        "train.step.loop",
-        _DIE
-        + """
-inner = module.Trainer.gradients
-def gradients(self, *args):
-    die_if(self._step == 13 and self._ranks.rank == 1)
-    return inner(self, *args)
-module.Trainer.gradients = gradients
-""",
+    *as_options(
+        "train.max_steps=20",
+        "train.checkpoint_every_steps=4",
+        "train.eval_every_steps=6",
+        "data.max_samples=64",
     ),
+)
+# What kills a rank: (module, what is done once it is imported).
+_KILLS = {
     "save": (
         "train.step.checkpoint",
-        _DIE
-        + """
+        """
 inner = module.save_file
 def save_file(tensors, path):
     inner(tensors, path)
@@ -62,10 +39,19 @@ def save_file(tensors, path):
 module.save_file = save_file
 """,
     ),
+    "step": (
+        "train.step.loop",
+        """
+inner = module.Trainer.gradients
+def gradients(self, *args):
+    die_if(self._step == 13 and self._ranks.rank == 1)
+    return inner(self, *args)
+module.Trainer.gradients = gradients
+""",
+    ),
     "after save": (
         "train.step.checkpoint",
-        _DIE
-        + """
+        """
 inner = module.save
 def save(folder, step, *args, **options):
     found = inner(folder, step, *args, **options)
@@ -76,12 +62,10 @@ module.save = save
     ),
     "eval": (
         "train.evaluation.evaluator",
-        _DIE
-        + """
+        """
 inner = module.Evaluator._losses
 def losses(self):
-    self.num = getattr(self, "num", 0) + 1
-    die_if(self.num == 3 and self._ranks.rank == 0)
+    die_if(self._ranks.pulse._step == 18 and self._ranks.rank == 0)
     return inner(self)
 module.Evaluator._losses = losses
 """,
@@ -89,13 +73,21 @@ module.Evaluator._losses = losses
 }
 
 
-def trained(
-    airlock: Start, environ: dict[str, str], *options: str, **more: dict[str, str]
-) -> RunDir:
-    with ended(airlock(*_TWENTY, *options, **more)) as process:
-        code, out, err = finish(process)
-    assert code == 0, out + err
-    return run_folder(environ)
+def kill_at(where: str, attempt: int = 0) -> tuple[str, str]:
+    """Return what kills a rank there in that attempt: a module, and what follows its import."""
+    module, body = _KILLS[where]
+    die = f"""
+import signal
+def die_if(is_now):
+    if os.environ.get("TORCHELASTIC_RESTART_COUNT") == "{attempt}" and is_now:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+    return module, die + body
+
+
+def trained(user: User, *options: str, env: dict[str, str] | None = None) -> RunDir:
+    user.output_of(*_TWENTY, *options, env=env)
+    return user.run()
 
 
 def curve(run: RunDir) -> dict[int, set[float]]:
@@ -107,37 +99,22 @@ def curve(run: RunDir) -> dict[int, set[float]]:
 
 
 @pytest.fixture(scope="module")
-def once() -> dict[str, object]:
-    """Return a cache for the results of the first test that asks."""
-    return {}
-
-
-@pytest.fixture
-def clean(
-    airlock: Start, environ: dict[str, str], tmp_path: Path, once: dict[str, object]
-) -> dict[str, object]:
+def clean(user_of_all: User) -> dict[str, object]:
     """Return the results of a run that nobody killed."""
-    if not once:
-        env = {"AIRLOCK_RUNS_DIR": str(tmp_path / "clean")}
-        run = trained(airlock, environ | env, env=env)
-        once |= {"curve": curve(run), "weights": (run.model / "model.safetensors").read_bytes()}
-    return once
+    run = trained(user_of_all)
+    return {"curve": curve(run), "weights": (run.model / "model.safetensors").read_bytes()}
 
 
-@pytest.mark.parametrize(
-    "where",
-    [pytest.param(name, marks=[pytest.mark.long] * (name == "after save")) for name in KILLS],
-)
 def test_losses_and_weights_are_bitwise_those_of_a_run_that_was_not_killed(
-    airlock: Start, environ: dict[str, str], tmp_path: Path, where: str, clean: dict[str, object]
+    user: User, clean: dict[str, object]
 ) -> None:
-    module, body = KILLS[where]
-    env = hooked(environ, tmp_path, module, body)
-    run = trained(airlock, environ, "--max-restarts", "1", env=env)
-    assert [event["cause"] for event in events_of(run, "mark", "restart")] != []
+    for attempt, where in enumerate(_KILLS):
+        env = user.hooked(*kill_at(where, attempt))
+    soon = ("--max-restarts", "4", "--set", "launch.restart_backoff_s=0.1")
+    run = trained(user, *soon, env=env)
+    assert len(events_of(run, "mark", "restart")) == 4
     plans = events_of(run, "mark", "train.plan")
-    assert [plan["attempt"] for plan in plans] == [0, 1]
-    assert plans[1]["first_step"] == {"step": 12, "save": 8, "after save": 16, "eval": 12}[where]
+    assert [plan["first_step"] for plan in plans] == [0, 8, 12, 16, 16]
     assert curve(run) == clean["curve"]
     assert sorted(curve(run)) == list(range(1, 21))
     assert (run.model / "model.safetensors").read_bytes() == clean["weights"]
@@ -157,19 +134,17 @@ module.Trainer.gradients = gradients
 
 @pytest.mark.sample
 def test_a_run_whose_launcher_was_killed_is_resumed_by_hand_to_the_last_bit(
-    airlock: Start, environ: dict[str, str], tmp_path: Path, clean: dict[str, object]
+    user: User, clean: dict[str, object]
 ) -> None:
-    env = hooked(environ, tmp_path, "train.step.loop", _WAIT)
-    with ended(airlock(*_TWENTY, env=env)) as process:
-        killed = run_folder(environ)
+    env = user.hooked("train.step.loop", _WAIT)
+    with ended(user.airlock(*_TWENTY, env=env)) as process:
+        killed = user.run()
         wait_for(lambda: 13 in curve(killed), why="the 13th step was not trained")
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
     assert_nothing_left(killed)
-    with ended(airlock("run", "tiny", "--resume", killed.run_id)) as process:
-        code, out, err = finish(process)
-    assert code == 0, out + err
-    resumed = run_folder(environ)
+    user.output_of("run", "tiny", "--resume", killed.run_id)
+    resumed = user.run()
     assert resumed.path != killed.path
     (plan,) = events_of(resumed, "mark", "train.plan")
     assert plan["first_step"] == 12
@@ -179,14 +154,11 @@ def test_a_run_whose_launcher_was_killed_is_resumed_by_hand_to_the_last_bit(
 
 
 @pytest.mark.long
-def test_batches_by_length_are_the_same_after_a_kill(
-    airlock: Start, environ: dict[str, str], tmp_path: Path
-) -> None:
+def test_batches_by_length_are_the_same_after_a_kill(user: User) -> None:
     by_length = ("--set", "data.packing=by_length")
-    env = {"AIRLOCK_RUNS_DIR": str(tmp_path / "clean")}
-    whole = trained(airlock, environ | env, *by_length, env=env)
-    hook = hooked(environ, tmp_path, *KILLS["step"])
-    run = trained(airlock, environ, *by_length, "--max-restarts", "1", env=hook)
+    whole = trained(user, *by_length)
+    hook = user.hooked(*kill_at("step"))
+    run = trained(user, *by_length, "--max-restarts", "1", env=hook)
     assert [plan["first_step"] for plan in events_of(run, "mark", "train.plan")] == [0, 12]
     assert curve(run) == curve(whole)
     files = [(one.model / "model.safetensors").read_bytes() for one in (run, whole)]

@@ -15,12 +15,11 @@ from tests.conftest import ROOT
 from tests.hub_server import Hub, Model, serving
 from tests.running import (
     SHORT,
-    Start,
+    User,
     assert_nothing_left,
     ended,
     events_of,
     finish,
-    run_folder,
     wait_for,
 )
 from train.model.make_checkpoint import make_checkpoint
@@ -48,45 +47,45 @@ def hub_env(hub: Hub, tmp_path: Path) -> dict[str, str]:
 
 
 def test_a_model_of_the_hub_is_fetched_and_trained_and_the_next_run_asks_nobody(
-    airlock: Start, environ: dict[str, str], hub: Hub, hub_env: dict[str, str]
+    user: User, hub: Hub, hub_env: dict[str, str]
 ) -> None:
-    code, out, err = finish(airlock(*RUN, env=hub_env))
+    code, out, err = user.finish(*RUN, env=hub_env)
     assert code == 0, err
     commit = hub.models[ID].commit
     assert f"fetch: {ID} at {commit[:7]}" in err
     assert f"model: {ID} at {commit[:7]}" in out
-    run = run_folder(environ)
+    run = user.run()
     assert [event["step"] for event in events_of(run, "metric", "train", rank=0)] == [1, 2]
     assert (run.path / "base_model").resolve().name == commit
     hub.requests.clear()
-    shown, _, err = finish(airlock(*RUN, "--dry-run", env=hub_env | {"HF_HUB_OFFLINE": "1"}))
+    shown, _, err = user.finish(*RUN, "--dry-run", env=hub_env | {"HF_HUB_OFFLINE": "1"})
     assert (shown, hub.requests) == (0, []), err
 
 
 def test_data_are_not_shown_with_a_tokenizer_from_the_network_when_that_is_forbidden(
-    airlock: Start, hub: Hub, hub_env: dict[str, str]
+    user: User, hub: Hub, hub_env: dict[str, str]
 ) -> None:
     data = ("data", str(ROOT / "examples/tiny/train.jsonl"), "--profile", "tiny")
     offline = hub_env | {"HF_HUB_OFFLINE": "1"}
-    code, _, err = finish(airlock(*data, "--set", f"model.path={ID}", env=offline))
+    code, _, err = user.finish(*data, "--set", f"model.path={ID}", env=offline)
     assert (code, hub.requests) == (4, []), err
     assert "HF_HUB_OFFLINE=1 forbids to fetch" in err
 
 
 def test_ctrl_c_while_a_model_is_fetched_ends_the_run_and_keeps_what_came(
-    airlock: Start, environ: dict[str, str], hub: Hub, hub_env: dict[str, str], tmp_path: Path
+    user: User, hub: Hub, hub_env: dict[str, str]
 ) -> None:
     hub.bytes_per_s = 6e5
-    with ended(airlock(*RUN, env=hub_env)) as process:
+    with ended(user.airlock(*RUN, env=hub_env)) as process:
         wait_for(
-            lambda: list((tmp_path / "hf").rglob("*.incomplete")) and hub.sent_bytes() > 2e6,
+            lambda: list((user.folder / "hf").rglob("*.incomplete")) and hub.sent_bytes() > 2e6,
             why="nothing is fetched",
         )
         os.kill(process.pid, signal.SIGINT)
         code, _, err = finish(process, timeout_s=30)
     assert code == 21, err
     assert "Traceback" not in err
-    run = run_folder(environ)
+    run = user.run()
     assert read_status(run)["phase"] == "interrupted"
     assert_nothing_left(run)
-    assert sum(file.stat().st_size for file in (tmp_path / "hf").rglob("*.incomplete")) > 0
+    assert sum(file.stat().st_size for file in (user.folder / "hf").rglob("*.incomplete")) > 0

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from tests.running import COLD, SERIAL, SHORT, Start, events_of, finish, hooked, run_folder
+from tests.running import (
+    COLD,
+    SERIAL,
+    SHORT,
+    User,
+    events_of,
+)
 
 _LOADING = ("--set", "launch.start=imports")  # so that the gate has something to do
 _AUTO = ("--set", "launch.admit=auto")
@@ -29,14 +33,13 @@ module.load = load_together
 
 
 def test_with_auto_the_first_rank_is_measured_alone_and_the_others_load_together(
-    airlock: Start, environ: dict[str, str], tmp_path: Path
+    user: User,
 ) -> None:
-    env = hooked(environ, tmp_path, "train.worker", _ALL_BUT_THE_FIRST_TOGETHER)
-    code, out, err = finish(airlock(*SHORT, *_LOADING, *_AUTO, "--num-gpus", "4", env=env))
-    assert code == 0, err
+    env = user.hooked("train.worker", _ALL_BUT_THE_FIRST_TOGETHER)
+    out = user.output_of(*SHORT, *_LOADING, *_AUTO, "--num-gpus", "4", env=env)
     admitted = {
         event["rank"]: event
-        for event in events_of(run_folder(environ), "mark", "admitted")
+        for event in events_of(user.run(), "mark", "admitted")
         if event["rank"] is not None
     }
     assert [admitted[rank]["num_beside"] for rank in range(4)] == [0, 0, 1, 2]
@@ -46,9 +49,7 @@ def test_with_auto_the_first_rank_is_measured_alone_and_the_others_load_together
 
 
 @pytest.mark.long
-def test_a_queue_longer_than_the_collectives_time_out_harms_nobody(
-    airlock: Start, environ: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_queue_longer_than_the_collectives_time_out_harms_nobody(user: User) -> None:
     timeout_s = 5
     slowly = (
         "import time; load = module.load\n"
@@ -56,8 +57,7 @@ def test_a_queue_longer_than_the_collectives_time_out_harms_nobody(
         "module.load = lambda *a: (time.sleep(wait_s), load(*a))[1]"
     )
     options = (*SERIAL, *COLD, "--set", f"launch.collective_timeout_s={timeout_s}")
-    env = hooked(environ, tmp_path, "train.worker", slowly)
-    code, _, err = finish(airlock(*SHORT, *options, env=env))
-    assert code == 0, err
-    (waited,) = events_of(run_folder(environ), "end", "all_loaded.wait", rank=0)
+    env = user.hooked("train.worker", slowly)
+    user.output_of(*SHORT, *options, env=env)
+    (waited,) = events_of(user.run(), "end", "all_loaded.wait", rank=0)
     assert waited["duration_s"] > timeout_s

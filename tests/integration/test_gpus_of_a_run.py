@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
 from tests import fake_nvml
 from tests.conftest import HAS_GPU
-from tests.running import Start, events_of, finish, run_folder
+from tests.running import User, events_of
 from tests.scripts import JOIN, script
 
 pytestmark = [
@@ -18,15 +17,12 @@ pytestmark = [
 ]
 
 
-def test_the_gpus_of_a_script_are_sampled_while_it_runs_and_a_lost_one_is_told(
-    airlock: Start, environ: dict[str, str], tmp_path: Path
-) -> None:
+def test_the_gpus_of_a_script_are_sampled_while_it_runs_and_a_lost_one_is_told(user: User) -> None:
     """The ranks compute on the CPU; the launcher, which knows of two GPUs, watches these."""
-    path = script(tmp_path, JOIN + "import time\ntime.sleep(8)\n")
-    env = fake_nvml.build(tmp_path) | {"NVML_USED_MIB_0": "72908", "NVML_LOST_BY_UUID_1": "15"}
-    code, out, err = finish(airlock("run", "--force", path, env=env))
-    assert code == 0, err
-    run = run_folder(environ)
+    path = script(user.folder, JOIN + "import time\ntime.sleep(8)\n")
+    env = fake_nvml.build(user.folder) | {"NVML_USED_MIB_0": "72908", "NVML_LOST_BY_UUID_1": "15"}
+    out = user.output_of("run", "--force", path, env=env)
+    run = user.run()
     samples = events_of(run, "metric", "gpu")
     assert len(samples) >= 2  # again and again
     assert {one["index"] for one in samples} == {0}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 import subprocess
@@ -13,13 +12,12 @@ from typing import Any
 import pytest
 
 from rundir.paths import RunDir
-from tests.running import Start, ended, events_of, finish, run_folder, wait_for
-from tests.scripts import accelerates_data_loop
+from tests.running import User, as_options, ended, events_of, finish, wait_for
 
 SCRIPT = Path(__file__).parents[1] / "hanging.py"
 _LONGEST_S = 300.0  # on a machine that has a lot else to do
 pytestmark = pytest.mark.timeout(2 * _LONGEST_S)
-_SOON = ("--set", "launch.hang_timeout_s=4", "--set", "launch.admit=open")
+_SOON = as_options("launch.hang_timeout_s=4", "launch.admit=open")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,23 +85,16 @@ def marked(case: str, mark: str) -> list[str]:
     return found
 
 
-def _told(airlock: Start, run: RunDir) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads(finish(airlock("doctor", "--json", str(run.path)))[1])
-    return told
-
-
-def _hung(
-    airlock: Start, environ: dict[str, str], *args: str, env: dict[str, str] | None = None
-) -> tuple[str, dict[str, Any]]:
+def _hung(user: User, *args: str, env: dict[str, str] | None = None) -> tuple[str, dict[str, Any]]:
     """Run until a hang is told, or the end; return the console's line, and what the doctor says."""
-    with ended(airlock("run", *_SOON, *args, env=env)) as process:
-        run = run_folder(environ)
+    with ended(user.airlock("run", *_SOON, *args, env=env)) as process:
+        run = user.run()
         wait_for(
             lambda: events_of(run, "error", "hang") or process.poll() is not None,
             why="no hang was told",
             timeout_s=_LONGEST_S,
         )
-        told = _told(airlock, run)
+        told = user.diagnosis(run.path)
         title = next((one["title"] for one in events_of(run, "error", "hang")), told["title"])
         _end(process)
     return title, told
@@ -138,46 +129,32 @@ def _all_of(told: dict[str, Any], title: str) -> str:
 
 @pytest.mark.parametrize("case", _WARM)
 def test_a_script_that_hangs_has_its_cause_its_rank_and_both_lines_named(
-    airlock: Start, environ: dict[str, str], case: str
+    user: User, case: str
 ) -> None:
-    title, told = _hung(airlock, environ, str(SCRIPT), case)
+    title, told = _hung(user, str(SCRIPT), case)
     _assert_named(case, title, told)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
-def test_so_has_one_that_was_started_cold(
-    airlock: Start, environ: dict[str, str], case: str
-) -> None:
-    title, told = _hung(airlock, environ, "--set", "launch.start=cold", str(SCRIPT), case)
+def test_so_has_one_that_was_started_cold(user: User, case: str) -> None:
+    title, told = _hung(user, "--set", "launch.start=cold", str(SCRIPT), case)
     _assert_named(case, title, told)
 
 
 @pytest.mark.long
-def test_accelerates_own_data_loop_which_hangs_on_two_cpus_is_named(
-    airlock: Start, environ: dict[str, str]
-) -> None:
-    title, told = _hung(
-        airlock, environ, accelerates_data_loop(), env={"ACCELERATE_USE_CPU": "true"}
-    )
-    assert told["cause"] in ("collective-mismatch", "rank-behind", "rank-left"), told
-    assert "test_distributed_data_loop.py:" in _all_of(told, title)
-
-
-@pytest.mark.long
-def test_a_script_that_is_silent_and_does_not_wait_is_said_to_be_not_known(
-    airlock: Start, environ: dict[str, str], tmp_path: Path
-) -> None:
-    script = tmp_path / "my_train.py"
+def test_a_script_that_is_silent_and_does_not_wait_is_said_to_be_not_known(user: User) -> None:
+    script = user.folder / "my_train.py"
     script.write_text(
         "import time\nimport torch.distributed as dist\ndist.init_process_group('gloo')\n"
         "dist.barrier()\nprint('ready', flush=True)\ntime.sleep(1000)\n"
     )
-    with ended(airlock("run", "--set", "launch.hang_timeout_s=60", str(script))) as process:
-        run = run_folder(environ)
+    with ended(user.airlock("run", "--set", "launch.hang_timeout_s=60", str(script))) as process:
+        run = user.run()
         wait_for(lambda: "ready" in _log(run), why="it is not ready")
         told = wait_for(
-            lambda: (found := _told(airlock, run))["confidence"] < 1.0 and found, why="still sure"
+            lambda: (found := user.diagnosis(run.path))["confidence"] < 1.0 and found,
+            why="still sure",
         )
         assert told["cause"] == "running", told
         assert "not known" in told["title"]

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from rundir.status import read_status
-from tests.running import Start, ended, events_of, finish, run_folder, wait_for
+from tests.running import User, ended, events_of, finish, wait_for, waiting_in
 from tests.scripts import accelerates_data_loop
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
@@ -22,40 +19,21 @@ _WAITING_S, _STALLED_S = 30.0, 300.0  # as documented
 class Hung:
     """What is said of a script from its first wait to the warning, after which it is ended."""
 
-    def __init__(
-        self,
-        airlock: Start,
-        environ: dict[str, str],
-        *args: str,
-        env: dict[str, str] | None = None,
-    ) -> None:
-        with ended(airlock("run", "--num-gpus", "2", *args, env=env)) as process:
-            self.run = run_folder(environ)
-            self.waiting = wait_for(self._waiting, why="no wait is shown", timeout_s=500.0)
-            self.at_first = self._told(airlock)
-            self.ps = finish(airlock("ps"))[1]
+    def __init__(self, user: User, *args: str, env: dict[str, str] | None = None) -> None:
+        with ended(user.airlock("run", "--num-gpus", "2", *args, env=env)) as process:
+            self.run = user.run()
+            self.waiting = wait_for(
+                lambda: waiting_in(self.run), why="no wait is shown", timeout_s=500.0
+            )
+            self.at_first = user.diagnosis(self.run.path)
+            self.ps = user.typed("ps")[1]
             self.event = wait_for(
                 lambda: events_of(self.run, "error", "hang"), why="no warning", timeout_s=600.0
             )[0]
-            self.told = self._told(airlock)
+            self.told = user.diagnosis(self.run.path)
             for _ in range(2):
                 process.send_signal(signal.SIGINT)
             self.out = finish(process)[1]
-
-    def _waiting(self) -> str:
-        try:
-            return str(read_status(self.run)["waiting"] or "")
-        except (OSError, ValueError):  # not written yet
-            return ""
-
-    def _told(self, airlock: Start) -> dict[str, Any]:
-        told: dict[str, Any] = json.loads(finish(airlock("doctor", "--json", self.path))[1])
-        return told
-
-    @property
-    def path(self) -> str:
-        """The run's folder."""
-        return str(self.run.path)
 
     def title(self) -> str:
         """Return the warning on the console."""
@@ -63,14 +41,10 @@ class Hung:
         return line
 
 
-def _run(airlock: Start, environ: dict[str, str], case: str) -> Hung:
-    return Hung(airlock, environ, SCRIPT, case)
-
-
 def test_a_wait_for_a_rank_that_may_be_busy_is_shown_soon_and_warned_of_after_five_minutes(
-    airlock: Start, environ: dict[str, str]
+    user: User,
 ) -> None:
-    hung = _run(airlock, environ, "sleeps")
+    hung = Hung(user, SCRIPT, "sleeps")
     assert re.fullmatch(
         r"rank 0 has waited 0:\d\d for rank 1, which .* at \S*hanging.py:\d+", hung.waiting
     )
@@ -93,17 +67,15 @@ def test_a_wait_for_a_rank_that_may_be_busy_is_shown_soon_and_warned_of_after_fi
     ],
 )
 def test_a_rank_that_can_never_come_is_warned_of_as_soon_as_a_wait_is_shown(
-    airlock: Start, environ: dict[str, str], case: str, cause: str
+    user: User, case: str, cause: str
 ) -> None:
-    hung = _run(airlock, environ, case)
+    hung = Hung(user, SCRIPT, case)
     assert (hung.event["cause"], hung.told["cause"]) == (cause, cause)
     assert hung.event["limit_s"] == _WAITING_S
     assert "hanging.py:" in hung.title()
 
 
-def test_accelerates_own_data_loop_which_hangs_on_two_cpus_is_warned_of_at_once(
-    airlock: Start, environ: dict[str, str]
-) -> None:
-    hung = Hung(airlock, environ, accelerates_data_loop(), env={"ACCELERATE_USE_CPU": "true"})
+def test_accelerates_own_data_loop_which_hangs_on_two_cpus_is_warned_of_at_once(user: User) -> None:
+    hung = Hung(user, accelerates_data_loop(), env={"ACCELERATE_USE_CPU": "true"})
     assert hung.event["limit_s"] == _WAITING_S
     assert "test_distributed_data_loop.py:" in hung.title()

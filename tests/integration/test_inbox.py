@@ -18,18 +18,17 @@ import pytest
 from inbox.jobs import every_job, jobs_in
 from rundir.paths import ROOT
 from tests.inbox.serving import Served, serving
-from tests.running import wait_for
+from tests.running import as_options, wait_for
 
 _QUICK_TRAINING = (
-    *(
-        "--set",
+    *as_options(
         "launch.admit=open",
-        "--set",
         "train.max_steps=4",
-        "--set",
         "train.log_every_steps=1",
+        "train.eval_generate=false",
+        "data.max_eval_samples=4",
+        "train.global_batch_size=8",
     ),
-    *("--set", "train.eval_generate=false", "--set", "train.global_batch_size=8"),
     *("--set", "train.checkpoint_every_steps=2", "--num-gpus", "1"),
 )
 _LONG_ENOUGH_S = 600.0
@@ -82,7 +81,7 @@ def test_files_become_models_one_from_the_other(real: Served) -> None:
 
 @pytest.mark.timeout(1500)
 def test_stop_saves_and_the_next_start_goes_on(real: Served) -> None:
-    long = ("--set", "train.max_steps=100000", "--set", "train.checkpoint_every_steps=1000")
+    long = as_options("train.max_steps=100000", "train.checkpoint_every_steps=1000")
     drop(real, "long")
     real.start(*_QUICK_TRAINING, *long)
     wait_for(lambda: real.status()["current_step"], why="no step", timeout_s=_LONG_ENOUGH_S)

@@ -7,7 +7,6 @@ import signal
 import subprocess
 from pathlib import Path
 
-import psutil
 import pytest
 
 from rundir.paths import RunDir
@@ -15,16 +14,13 @@ from tests.running import (
     COLD,
     ENDLESS,
     SERIAL,
-    Start,
+    User,
     assert_nothing_left,
     ended,
     events_of,
     finish,
-    hooked,
     processes_of,
     rank_pids,
-    run_folder,
-    training,
     wait_for,
     wait_until_training,
     zygote_pid,
@@ -92,18 +88,19 @@ _CASES = [
     for phase in (*_STOPS, "training")
     for victim in ("launch", "agent", "zygote", "rank 1")
     if (victim != "rank 1" or phase not in (*_NO_RANKS, "training"))  # that: test_failures.py
+    and (victim != "launch" or phase != "training")  # that: test_killed_launcher.py
     and (victim != "zygote" or phase != "a rank imports")
 ]
 # One phase for each victim, and one victim for each phase, in the default tier.
 _SHORT = {
     ("launch", "zygote imports"),
+    ("zygote", "zygote imports"),
     ("agent", "zygote builds"),
     ("zygote", "ranks load"),
     ("rank 1", "ranks meet"),
     ("launch", "ranks meet"),
     ("rank 1", "a rank waits"),
     ("rank 1", "a rank imports"),
-    ("launch", "training"),
     ("agent", "training"),
 }
 
@@ -113,11 +110,11 @@ _SHORT = {
     [pytest.param(*case, marks=() if case in _SHORT else pytest.mark.long) for case in _CASES],
 )
 def test_whoever_is_killed_whenever_the_run_ends_and_nothing_is_left(
-    airlock: Start, environ: dict[str, str], tmp_path: Path, victim: str, phase: str
+    user: User, victim: str, phase: str
 ) -> None:
-    env = hooked(environ, tmp_path, *_STOPS[phase]) if phase in _STOPS else {}
-    with ended(airlock(*ENDLESS, *_OPTIONS.get(phase, ()), env=env)) as process:
-        run = run_folder(environ)
+    env = user.hooked(*_STOPS[phase]) if phase in _STOPS else {}
+    with ended(user.airlock(*ENDLESS, *_OPTIONS.get(phase, ()), env=env)) as process:
+        run = user.run()
         wait_for_phase(run, phase)
         os.kill(pid_of(victim, run, process.pid), signal.SIGKILL)
         code, out, _ = finish(process, timeout_s=30)
@@ -135,7 +132,7 @@ def test_whoever_is_killed_whenever_the_run_ends_and_nothing_is_left(
 
 
 # What a rank may have started: workers of a DataLoader, torch's compile workers, anything else.
-_CHILDREN = """
+CHILDREN = """
 import subprocess, sys, torch
 from torch.utils.data import DataLoader
 meet = module.meet
@@ -154,48 +151,25 @@ module.meet = meet_with_children
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("victim", "options"),
     [
-        ("launch", ()),
-        pytest.param("rank 1", (), marks=pytest.mark.long),
-        pytest.param("zygote", (), marks=pytest.mark.long),
-        pytest.param("agent", (), marks=pytest.mark.long),
-        pytest.param("launch", COLD, marks=pytest.mark.long),
-        pytest.param("agent", COLD, marks=pytest.mark.long),
-        pytest.param("rank 1", COLD, marks=pytest.mark.long),
+        *(("rank 1", ()), ("zygote", ()), ("agent", ())),  # the launcher: test_killed_launcher.py
+        *(("launch", COLD), ("agent", COLD), ("rank 1", COLD)),
     ],
 )
 def test_what_the_ranks_have_started_themselves_is_ended_too(
-    airlock: Start, environ: dict[str, str], tmp_path: Path, victim: str, options: tuple[str, ...]
+    user: User, victim: str, options: tuple[str, ...]
 ) -> None:
-    env = hooked(environ, tmp_path, "ranks.group", _CHILDREN)
-    with training(airlock(*ENDLESS, *options, env=env), environ) as (process, run):
-        assert (tmp_path / "children0").exists()
+    env = user.hooked("ranks.group", CHILDREN)
+    with user.training(*ENDLESS, *options, env=env) as (process, run):
+        assert (user.folder / "children0").exists()
         assert len(processes_of(run)) >= 2 + 2 * 4  # agent, zygote or not, ranks, their children
         os.kill(pid_of(victim, run, process.pid), signal.SIGKILL)
         process.wait(30)
         process.communicate()
         assert_nothing_left(run)
-
-
-@pytest.mark.parametrize("helper", ["resource_tracker", "keeper.py"])
-def test_a_run_does_without_its_small_helpers(
-    airlock: Start, environ: dict[str, str], helper: str
-) -> None:
-    with training(airlock(*ENDLESS), environ) as (process, run):
-        if helper == "keeper.py":  # it has none of the run's environment
-            children = psutil.Process(process.pid).children()
-            pid = next(one.pid for one in children if helper in " ".join(one.cmdline()))
-        else:
-            pid = pid_of(helper, run, process.pid)
-        os.kill(pid, signal.SIGKILL)
-        step = events_of(run, "metric", "train")[-1]["step"]
-        wait_for(lambda: events_of(run, "metric", "train")[-1]["step"] > step + 5, why="it stopped")
-        process.send_signal(signal.SIGINT)
-        code, out, _ = finish(process)
-    assert code == 20, out
-    assert_nothing_left(run)
 
 
 def test_the_keeper_ends_only_what_is_of_its_run(environ: dict[str, str], tmp_path: Path) -> None:

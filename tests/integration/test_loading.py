@@ -11,7 +11,13 @@ from safetensors.torch import load_file
 from launch.config.resolve import resolve
 from rundir.paths import RunDir
 from rundir.prepared import read_prepared
-from tests.running import SHORT, Start, assert_nothing_left, events_of, finish, hooked, run_folder
+from tests.running import (
+    SHORT,
+    User,
+    as_options,
+    assert_nothing_left,
+    events_of,
+)
 from train.model.make_checkpoint import make_checkpoint
 
 
@@ -27,14 +33,11 @@ def losses(run: RunDir) -> list[float]:
 
 
 @pytest.mark.long
-def test_an_old_pickle_is_read_by_one_process_and_its_cost_said(
-    airlock: Start, environ: dict[str, str], model: Path
-) -> None:
+def test_an_old_pickle_is_read_by_one_process_and_its_cost_said(user: User, model: Path) -> None:
     def trained(*settings: str) -> tuple[str, list[float]]:
         options = [part for one in settings for part in ("--set", one)]
-        code, out, err = finish(airlock(*SHORT, "--set", f"model.path={model}", *options))
-        assert code == 0, out + err
-        return out, losses(run_folder(environ))
+        out = user.output_of(*SHORT, "--set", f"model.path={model}", *options)
+        return out, losses(user.run())
 
     weights = load_file(model / "model.safetensors")
     (model / "model.safetensors").unlink()
@@ -44,36 +47,31 @@ def test_an_old_pickle_is_read_by_one_process_and_its_cost_said(
     assert "weights: broadcast (pytorch_model.bin is an old pickle" in out
     assert "airlock: pytorch_model.bin is a pickle: each rank that reads it holds 3 MiB" in out
     assert len(expected) == 4
-    assert read_prepared(run_folder(environ)).loading.load == "broadcast"
+    assert read_prepared(user.run()).loading.load == "broadcast"
 
     out, found = trained()
     assert "weights: mmap, once for all ranks; should the start turn cold, broadcast (" in out
-    assert events_of(run_folder(environ), "mark", "start")[0]["start"] == "warm"
+    assert events_of(user.run(), "mark", "start")[0]["start"] == "warm"
     assert found == expected
 
 
 @pytest.mark.long
 def test_a_warm_start_that_turns_cold_has_rank_0_read_for_all_where_that_is_cheaper(
-    airlock: Start, environ: dict[str, str], tmp_path: Path, model: Path
+    user: User, model: Path
 ) -> None:
-    env = hooked(
-        environ,
-        tmp_path,
+    env = user.hooked(
         "train.worker",
         "from launch.start.rank import zygote\nif zygote.current:\n    raise ImportError('here')",
     )
-    hooked(
-        environ,
-        tmp_path,
+    user.hooked(
         "train.model.loading",
         "module.make_room = lambda *args, do=module.make_room: (print('received'), do(*args))",
     )
-    other_type = ("--set", f"model.path={model}", "--set", "model.dtype=bfloat16")
-    code, out, err = finish(airlock(*SHORT, *other_type, env=env))
-    assert code == 0, out + err
+    other_type = as_options(f"model.path={model}", "model.dtype=bfloat16")
+    out = user.output_of(*SHORT, *other_type, env=env)
     assert "airlock: starting cold: ImportError: here" in out
     assert "should the start turn cold, broadcast (the weights are float32" in out
-    run = run_folder(environ)
+    run = user.run()
     assert "received" in run.rank_log(1, 0).read_text()
     assert_nothing_left(run)
 
@@ -92,17 +90,17 @@ module.load = load_another
 
 @pytest.mark.parametrize("load", ["mmap", pytest.param("broadcast", marks=pytest.mark.long)])
 def test_a_rank_with_other_weights_than_rank_0_is_named_unless_rank_0_sends_its_own(
-    airlock: Start, environ: dict[str, str], tmp_path: Path, load: str
+    user: User, load: str
 ) -> None:
-    env = hooked(environ, tmp_path, "train.worker", _OTHER_FILES)
+    env = user.hooked("train.worker", _OTHER_FILES)
     settings = ("launch.start=cold", f"launch.load={load}", "train.method=lora")
     options = [part for one in settings for part in ("--set", one)]
-    code, out, err = finish(airlock(*SHORT, *options, env=env))
+    code, out, err = user.finish(*SHORT, *options, env=env)
     if load == "broadcast":
         assert code == 0, out + err
         return
     assert code != 0
-    log = run_folder(environ).rank_log(0, 0).read_text()
+    log = user.run().rank_log(0, 0).read_text()
     assert "the weights of rank 1 are not those of rank 0" in log
     assert "1 of " in log
     assert "--set launch.load=broadcast" in log

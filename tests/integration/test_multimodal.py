@@ -19,7 +19,7 @@ from tests.multimodal import (
     summed_loss,
     whole_model,
 )
-from tests.running import SHORT, Start, events_of, finish, run_folder
+from tests.running import SHORT, User, events_of
 
 # Of peft: it reads a name that transformers renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")
@@ -74,11 +74,9 @@ ROWS = [
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("cell", MATRIX)
-def test_its_loss_is_its_classes_and_it_is_exported_as_it_came(
-    airlock: Start, environ: dict[str, str], tmp_path: Path, cell: Cell
-) -> None:
-    base = multimodal_folder(cell.kind, tmp_path / "base")
-    run = trained(airlock, environ, tmp_path, cell, base)
+def test_its_loss_is_its_classes_and_it_is_exported_as_it_came(user: User, cell: Cell) -> None:
+    base = multimodal_folder(cell.kind, user.folder / "base")
+    run = trained(user, cell, base)
     first, second = events_of(run, "metric", "train", rank=0)
     assert (first["step"], second["step"]) == (1, 2)
     assert first["loss"] == pytest.approx(class_loss(base), rel=1e-6)
@@ -90,10 +88,8 @@ def test_its_loss_is_its_classes_and_it_is_exported_as_it_came(
         assert_adapters_fit(base, run.adapter, exported)
 
 
-def trained(
-    airlock: Start, environ: dict[str, str], folder: Path, cell: Cell, base: Path
-) -> RunDir:
-    data = folder / "data.jsonl"
+def trained(user: User, cell: Cell, base: Path) -> RunDir:
+    data = user.folder / "data.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     settings = {
         "model.path": base,
@@ -107,9 +103,8 @@ def trained(
     }
     options = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
     ranks = ("--num-gpus", str(cell.num_ranks))
-    code, out, err = finish(airlock(*SHORT, *ranks, "--data", str(data), *options), 580)
-    assert code == 0, out + err
-    return run_folder(environ)
+    user.output_of(*SHORT, *ranks, "--data", str(data), *options, timeout_s=580)
+    return user.run()
 
 
 def said(run: RunDir) -> list[str]:

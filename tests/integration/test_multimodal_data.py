@@ -13,7 +13,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.multimodal import multimodal_folder
-from tests.running import SHORT, Start, events_of, finish, run_folder
+from tests.running import SHORT, User, events_of
 
 # Of those that come with such models: it looks at the parts of each message.
 TEMPLATE = """{%- for m in messages %}{{ '<|user|>' if m.role == 'user' else '<|assistant|>' }}
@@ -63,20 +63,13 @@ def options(folder: Path, model: Path, rows: Sequence[dict[str, Any]]) -> list[s
     return ["--data", str(data), "--num-gpus", "1", *set_]
 
 
-@pytest.mark.parametrize(
-    ("bad", "words"),
-    [
-        (IN_A_PART, "has a part of type 'image' in `messages[0].content`"),
-        (IN_A_COLUMN, "has an image in `images`"),
-    ],
-)
 def test_a_row_with_an_image_is_refused_with_its_line_before_anything_starts(
-    environ: dict[str, str], tmp_path: Path, model: Path, bad: dict[str, Any], words: str
+    user: User, model: Path
 ) -> None:
-    given = options(tmp_path, model, [*TEXT, bad, *TEXT])
+    given = options(user.folder, model, [*TEXT, IN_A_PART, *TEXT])
     done = subprocess.run(
         [ROOT / "start.sh", "tiny", *given],
-        env=environ | {"AIRLOCK_PYTHON": sys.executable},
+        env=user.environ | {"AIRLOCK_PYTHON": sys.executable},
         text=True,
         capture_output=True,
         timeout=200,
@@ -84,20 +77,20 @@ def test_a_row_with_an_image_is_refused_with_its_line_before_anything_starts(
     )
     said = " ".join((done.stdout + done.stderr).split())
     assert done.returncode == 5, said
-    assert f"{tmp_path}/data.jsonl:4: the row {words}" in said
+    assert f"{user.folder}/data.jsonl:4: the row has a part of type 'image'" in said
+    assert "in `messages[0].content`" in said
     assert "Airlock trains on text" in said
-    runs = Path(environ["AIRLOCK_RUNS_DIR"])
+    runs = Path(user.environ["AIRLOCK_RUNS_DIR"])
     assert not runs.exists() or not list(runs.iterdir())
 
 
 def test_rows_without_one_are_trained_with_a_template_that_has_images_in_it(
-    airlock: Start, environ: dict[str, str], tmp_path: Path, model: Path
+    user: User, model: Path
 ) -> None:
     skipping = ("--set", "data.on_bad_row=skip")
     rows = [*TEXT, IN_A_COLUMN]
-    code, out, err = finish(airlock(*SHORT, *options(tmp_path, model, rows), *skipping))
-    assert code == 0, out + err
-    run = run_folder(environ)
+    user.output_of(*SHORT, *options(user.folder, model, rows), *skipping)
+    run = user.run()
     shown = (run.path / "data" / "samples.txt").read_text(encoding="utf-8")
     assert all(one in shown for one in SHOWN), shown
     assert "<image>" not in shown

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from rundir.paths import RunDir
-from rundir.status import read_status
-from tests.running import COLD, SERIAL, Start, ended, events_of, finish, run_folder, wait_for
+from tests.running import (
+    COLD,
+    SERIAL,
+    User,
+    as_options,
+    ended,
+    events_of,
+    finish,
+    wait_for,
+    waiting_in,
+)
 
 SCRIPT = Path(__file__).parents[1] / "healthy.py"
 _EIGHT = ("--num-gpus", "8", *COLD, *SERIAL)
@@ -33,53 +40,32 @@ _WARNINGS = (
     "taken back",
     "is slower than",
     "watch for hangs has failed",
-    "the watchdog cannot see",
+    "cannot see",
 )
 
 
-def _waiting(run: RunDir) -> str | None:
-    try:
-        waiting: str | None = read_status(run)["waiting"]
-    except (OSError, ValueError):
-        return None
-    return waiting
-
-
-def _to_its_end(
-    airlock: Start, environ: dict[str, str], *args: str
-) -> tuple[int, str, list[dict[str, str]]]:
+def _to_its_end(user: User, *args: str) -> tuple[int, str, list[dict[str, str]]]:
     """Return the exit code of a run, its output, and what the doctor said while ranks waited."""
     told = []
-    with ended(airlock("run", *args)) as process:
-        run = run_folder(environ)
+    with ended(user.airlock("run", *args)) as process:
+        run = user.run()
         while process.poll() is None:
             wait_for(
-                lambda: _waiting(run) or process.poll() is not None,
+                lambda: waiting_in(run) or process.poll() is not None,
                 why="the run does not end",
                 timeout_s=_LONGEST_S,
             )
-            said = json.loads(finish(airlock("doctor", "--json", str(run.path)))[1])
+            said = user.diagnosis(run.path)
             if process.poll() is None:
                 told.append(said)
-        out, err = _rest(process)
-    return process.returncode, out + err, told
-
-
-def _rest(process: subprocess.Popen[str]) -> tuple[str, str]:
-    _, out, err = finish(process)
-    return out, err
+        code, out, err = finish(process)
+    return code, out + err, told
 
 
 def _assert_quiet(run: RunDir, out: str) -> None:
     assert not events_of(run, "error", "hang"), out
     assert not events_of(run, "mark", "hang.over"), out
-    for text in (
-        "no progress",
-        "taken back",
-        "is slower than",
-        "watch for hangs has failed",
-        "cannot see",
-    ):
+    for text in _WARNINGS:
         assert text not in out, out
 
 
@@ -87,25 +73,23 @@ def _assert_quiet(run: RunDir, out: str) -> None:
 @pytest.mark.timeout(_LONGEST_S)
 @pytest.mark.parametrize("case", _CASES)
 def test_a_healthy_script_is_not_warned_of_and_the_doctor_does_not_call_it_hung(
-    airlock: Start, environ: dict[str, str], case: str
+    user: User, case: str
 ) -> None:
     if case == "trains-compiled" and shutil.which("g++") is None:
         pytest.skip("torch.compile needs a C++ compiler")
     args = _EIGHT if case in _OF_EIGHT else ("--num-gpus", "2")
-    code, out, told = _to_its_end(airlock, environ, *args, str(SCRIPT), case)
+    code, out, told = _to_its_end(user, *args, str(SCRIPT), case)
     assert code == 0, out
-    _assert_quiet(run_folder(environ), out)
+    _assert_quiet(user.run(), out)
     assert {one["cause"] for one in told} <= {"running"}, told
     assert case not in _WAITS or "rank 1 has waited " in out
 
 
 @pytest.mark.long
 @pytest.mark.timeout(_LONGEST_S)
-def test_a_training_of_ours_with_ranks_alike_is_not_warned_of(
-    airlock: Start, environ: dict[str, str]
-) -> None:
-    steps = ("--set", "train.max_steps=120", "--set", "train.log_every_steps=5")
-    code, out, told = _to_its_end(airlock, environ, "tiny", "--num-gpus", "2", *steps)
+def test_a_training_of_ours_with_ranks_alike_is_not_warned_of(user: User) -> None:
+    steps = as_options("train.max_steps=120", "train.log_every_steps=5")
+    code, out, told = _to_its_end(user, "tiny", "--num-gpus", "2", *steps)
     assert code == 0, out
-    _assert_quiet(run_folder(environ), out)
+    _assert_quiet(user.run(), out)
     assert {one["cause"] for one in told} <= {"running"}, told

@@ -14,12 +14,10 @@ from rundir.paths import RunDir
 from tests.running import (
     ENDLESS,
     SHORT,
-    Start,
+    User,
     events_of,
-    finish,
     hooked,
     rank_pids,
-    run_folder,
     training,
 )
 from tests.scripts import WARM, script
@@ -65,10 +63,10 @@ def numa_event(run: RunDir, rank: int | None) -> Event:
 
 @WARM
 def test_ranks_run_on_the_cores_of_their_node_with_all_their_threads(
-    airlock: Start, environ: dict[str, str], two_nodes: dict[str, str], start: str
+    user: User, two_nodes: dict[str, str], start: str
 ) -> None:
-    process = airlock(*ENDLESS, "--set", f"launch.start={start}", env=two_nodes)
-    with training(process, environ) as (_, run):
+    process = user.airlock(*ENDLESS, "--set", f"launch.start={start}", env=two_nodes)
+    with training(process, user.environ) as (_, run):
         for rank, pid in rank_pids(run).items():
             core = (FIRST, LAST)[rank]
             for thread in Path(f"/proc/{pid}/task").iterdir():
@@ -88,23 +86,20 @@ def test_ranks_run_on_the_cores_of_their_node_with_all_their_threads(
     assert f"NUMA: node=0 cores={FIRST} memory: " in run.rank_log(0, 0).read_text()
 
 
-def test_a_run_says_which_rank_it_cannot_bind(
-    airlock: Start, two_nodes: dict[str, str], tmp_path: Path
-) -> None:
-    (tmp_path / "sys/bus/pci/devices/0000:41:00.0/numa_node").write_text("-1\n")
-    path = script(tmp_path, "pass")
-    code, out, err = finish(airlock("run", path, env=two_nodes))
-    assert code == 0, out + err
+def test_a_run_says_which_rank_it_cannot_bind(user: User, two_nodes: dict[str, str]) -> None:
+    (user.folder / "sys/bus/pci/devices/0000:41:00.0/numa_node").write_text("-1\n")
+    path = script(user.folder, "pass")
+    out = user.output_of("run", path, env=two_nodes)
     assert "airlock: rank 1: GPU 1 (0000:41:00.0): not bound: its NUMA node is unknown" in out
     assert "airlock: rank 0" not in out
 
 
 @WARM
 def test_a_script_is_bound_too_and_may_bind_itself(
-    airlock: Start, tmp_path: Path, two_nodes: dict[str, str], start: str
+    user: User, two_nodes: dict[str, str], start: str
 ) -> None:
     path = script(
-        tmp_path,
+        user.folder,
         """
         import os
         before = sorted(os.sched_getaffinity(0))
@@ -112,35 +107,29 @@ def test_a_script_is_bound_too_and_may_bind_itself(
         print(os.environ["RANK"], before, len(os.sched_getaffinity(0)))
         """,
     )
-    code, out, err = finish(airlock("run", "--set", f"launch.start={start}", path, env=two_nodes))
-    assert code == 0, out + err
+    out = user.output_of("run", "--set", f"launch.start={start}", path, env=two_nodes)
     assert f"0 [{FIRST}] {len(ALLOWED)}" in out
     assert f"1 [{LAST}] {len(ALLOWED)}" in out
 
 
 def test_a_dry_run_shows_each_ranks_gpu_node_and_cores(
-    airlock: Start, two_nodes: dict[str, str]
+    user: User, two_nodes: dict[str, str]
 ) -> None:
-    code, out, _ = finish(airlock("run", "tiny", "--dry-run", env=two_nodes))
-    assert code == 0
+    out = user.output_of("run", "tiny", "--dry-run", env=two_nodes)
     assert f"  rank 1: GPU 1 (0000:41:00.0): node 1, cores {LAST}\n" in out
     assert f"AIRLOCK_RANK_CORES=0:{FIRST} 1:{LAST}" in out
 
 
-def test_on_cpu_nothing_is_bound_and_a_dry_run_says_so(airlock: Start) -> None:
-    code, out, _ = finish(airlock("run", "tiny", "--dry-run"))
-    assert code == 0
+def test_on_cpu_nothing_is_bound_and_a_dry_run_says_so(user: User) -> None:
+    out = user.output_of("run", "tiny", "--dry-run")
     assert "cores of the ranks (NUMA):\n  not bound: the ranks are on CPU\n" in out
     assert "AIRLOCK_RANK_CORES" not in out
 
 
 @pytest.mark.gpu
-def test_on_a_real_gpu_a_rank_runs_on_its_gpus_node(
-    airlock: Start, environ: dict[str, str]
-) -> None:
-    code, out, err = finish(airlock(*SHORT, "--num-gpus", "1"))
-    assert code == 0, out + err
-    run = run_folder(environ)
+def test_on_a_real_gpu_a_rank_runs_on_its_gpus_node(user: User) -> None:
+    user.output_of(*SHORT, "--num-gpus", "1")
+    run = user.run()
     told = json.loads(run.environment.read_text())["variables"]
     (plan,) = [one for one in told if one["name"] == "AIRLOCK_RANK_CORES"]
     if plan["value"] in ("", "-"):

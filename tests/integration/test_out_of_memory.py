@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -19,13 +16,9 @@ from tests.running import (
     COLD,
     ENDLESS,
     SHORT,
-    Start,
+    User,
     assert_nothing_left,
-    ended,
     events_of,
-    finish,
-    hooked,
-    run_folder,
 )
 
 OPEN = ("--set", "launch.admit=open")
@@ -56,25 +49,11 @@ module.Trainer.train = runaway
 
 
 def run_in(
-    cgroup: MemoryCgroup,
-    environ: dict[str, str],
-    folder: Path,
-    hook: tuple[str, str] | None,
-    *args: str,
+    cgroup: MemoryCgroup, user: User, hook: tuple[str, str] | None, *args: str
 ) -> tuple[int, str, str]:
     """Run it in the group, optionally with its processes hooked: (exit code, stdout, stderr)."""
-    env = environ | (hooked(environ, folder, *hook) if hook else {})
-    process = subprocess.Popen(
-        cgroup.command([sys.executable, "-P", "-m", "launch", *args]),
-        cwd=folder,
-        env=env,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    with ended(process):
-        return finish(process, timeout_s=120)
+    env = user.hooked(*hook) if hook else {}
+    return user.finish(*args, timeout_s=120, env=env, within=cgroup.command([]))
 
 
 def guard_event(run: RunDir) -> Event:
@@ -91,18 +70,17 @@ def guard_event(run: RunDir) -> Event:
     ],
 )
 def test_whatever_takes_all_memory_is_ended_and_named_before_the_kernel_acts(
-    environ: dict[str, str],
-    tmp_path: Path,
+    user: User,
     hook: tuple[str, str],
     args: tuple[str, ...],
     who: str,
     phase: str,
 ) -> None:
     with limited(2 * GIB) as cgroup:
-        code, out, err = run_in(cgroup, environ, tmp_path, hook, *ENDLESS, *args)
+        code, out, err = run_in(cgroup, user, hook, *ENDLESS, *args)
         assert cgroup.group.num_oom_kills() == 0
         assert (code, cgroup.pids()) == (11, []), err
-    run = run_folder(environ)
+    run = user.run()
     assert f"the run failed: {who} ended by the memory guard while {phase}" in out
     assert f"left of {2048:,} MiB\n  of the cgroup {cgroup.group.folder}\n" in out
     event = guard_event(run)
@@ -112,10 +90,8 @@ def test_whatever_takes_all_memory_is_ended_and_named_before_the_kernel_acts(
 
 
 @pytest.mark.long
-def test_a_rank_of_a_script_that_takes_all_memory_is_ended_and_named(
-    environ: dict[str, str], tmp_path: Path
-) -> None:
-    script = tmp_path / "greedy.py"
+def test_a_rank_of_a_script_that_takes_all_memory_is_ended_and_named(user: User) -> None:
+    script = user.folder / "greedy.py"
     script.write_text(
         "import os, time\n"
         "held = []\n"
@@ -124,66 +100,58 @@ def test_a_rank_of_a_script_that_takes_all_memory_is_ended_and_named(
         "time.sleep(1000)\n"
     )
     with limited(2 * GIB) as cgroup:
-        code, out, err = run_in(cgroup, environ, tmp_path, None, "run", str(script), *OPEN)
+        code, out, err = run_in(cgroup, user, None, "run", str(script), *OPEN)
         assert (code, cgroup.group.num_oom_kills()) == (11, 0), err
     assert "rank 1 ended by the memory guard in the script" in out
     assert "smaller batches" in out
     assert "--set" not in out.partition("the run failed")[2]
-    limits = events_of(run_folder(environ), "mark", "limits")
+    limits = events_of(user.run(), "mark", "limits")
     assert [one["rlimit_as_bytes"] for one in limits] == [None] * 2
 
 
-def test_a_process_that_takes_all_memory_while_it_prepares_is_ended_too(
-    environ: dict[str, str], tmp_path: Path
-) -> None:
-    data = tmp_path / "own.jsonl"  # not tokenised yet
-    data.write_text(json.dumps({"prompt": "a", "response": str(tmp_path)}) + "\n")
+def test_a_process_that_takes_all_memory_while_it_prepares_is_ended_too(user: User) -> None:
+    data = user.folder / "own.jsonl"  # not tokenised yet
+    data.write_text(json.dumps({"prompt": "a", "response": str(user.folder)}) + "\n")
     with limited(GIB) as cgroup:
         own = (*ENDLESS, "--data", str(data))
-        code, _, err = run_in(cgroup, environ, tmp_path, IN_PREPARING, *own)
+        code, _, err = run_in(cgroup, user, IN_PREPARING, *own)
         assert (code, cgroup.group.num_oom_kills()) == (11, 0), err
     assert "ended by the memory guard while preparing" in err
-    assert guard_event(run_folder(environ))["failed_rank"] is None
+    assert guard_event(user.run())["failed_rank"] is None
 
 
-def test_without_the_guard_the_kernels_kill_is_proven(
-    environ: dict[str, str], tmp_path: Path
-) -> None:
+def test_without_the_guard_the_kernels_kill_is_proven(user: User) -> None:
     with limited(2 * GIB) as cgroup:
-        code, out, err = run_in(cgroup, environ, tmp_path, IN_TRAINING, *ENDLESS, *NO_GUARD)
+        code, out, err = run_in(cgroup, user, IN_TRAINING, *ENDLESS, *NO_GUARD)
         # Where the first one takes its time to end, the kernel kills another.
         assert cgroup.group.num_oom_kills() in (1, 2)
         assert code == 11, err
     assert "rank 1 killed by the kernel's OOM killer" in out
     assert re.search("its oom_kill count rose by [12]", out)
     assert str(cgroup.group.folder) in out
-    assert_nothing_left(run_folder(environ))
+    assert_nothing_left(user.run())
 
 
 @pytest.mark.long
-def test_a_restart_after_the_guard_says_why_and_meets_the_same_wall(
-    environ: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_restart_after_the_guard_says_why_and_meets_the_same_wall(user: User) -> None:
     with limited(2 * GIB) as cgroup:
         more = ("--max-restarts", "1")
-        code, out, _ = run_in(cgroup, environ, tmp_path, IN_TRAINING, *ENDLESS, *more)
+        code, out, _ = run_in(cgroup, user, IN_TRAINING, *ENDLESS, *more)
         assert (code, cgroup.group.num_oom_kills()) == (11, 0)
     assert re.search(r"airlock: rank 1 ended by the memory guard .*: restart 1 of 1", out)
     assert "restarted before: rank 1 ended by the memory guard" in out
-    assert len(events_of(run_folder(environ), "error", "memory.guard")) >= 2
+    assert len(events_of(user.run(), "error", "memory.guard")) >= 2
 
 
-def test_an_allocation_gone_wild_is_an_exception_in_its_rank(
-    environ: dict[str, str], tmp_path: Path
-) -> None:
+def test_an_allocation_gone_wild_is_an_exception_in_its_rank(user: User) -> None:
     with limited(2 * GIB) as cgroup:
         hook = ("train.step.loop", RUNAWAY)
-        code, out, err = run_in(cgroup, environ, tmp_path, hook, *SHORT)
+        code, out, err = run_in(cgroup, user, hook, *SHORT)
     assert code == 11, err
     assert "rank 1 raised MemoryError" in out
     assert "in runaway" in out  # the traceback
     assert "RLIMIT_AS of this process is" in out
-    run = run_folder(environ)
+    run = user.run()
     (limit,) = [
         one
         for one in json.loads(run.environment.read_text())["variables"]
@@ -197,11 +165,8 @@ def test_an_allocation_gone_wild_is_an_exception_in_its_rank(
     assert all(mark["vms_bytes"] < applied[0] / 2 for mark in marks)
 
 
-def test_a_limit_that_no_rank_can_start_with_is_refused_before_any_is_started(
-    airlock: Start, environ: dict[str, str]
-) -> None:
-    code, _, err = finish(airlock(*SHORT, env={"AIRLOCK_RLIMIT_AS_GIB": "1"}))
-    assert code == 4
+def test_a_limit_that_no_rank_can_start_with_is_refused_before_any_is_started(user: User) -> None:
+    err = user.error_of(*SHORT, code=4, env={"AIRLOCK_RLIMIT_AS_GIB": "1"})
     assert "no rank starts with 1.00 GiB" in err
     assert "AIRLOCK_RLIMIT_AS_GIB=2" in err
-    assert not events_of(run_folder(environ), "start", "spawn")
+    assert not events_of(user.run(), "start", "spawn")

@@ -14,13 +14,13 @@ from rundir.checkpoints import complete_checkpoints
 from rundir.paths import ROOT, RunDir
 from rundir.status import read_status
 from tests.running import (
-    Start,
-    Typed,
+    User,
+    as_options,
     assert_nothing_left,
     ended,
     events_of,
     finish,
-    hooked,
+    output_of,
     processes_of,
     run_folder,
     wait_for,
@@ -31,22 +31,16 @@ AIRLOCK = shlex.quote(f"{ROOT}/airlock")
 _NUM_STEPS = 8
 EIGHT = (
     "tiny",
-    "--set",
-    f"train.max_steps={_NUM_STEPS}",
-    "--set",
-    "train.log_every_steps=1",
-    "--set",
-    "train.global_batch_size=8",
-    "--set",
-    "train.eval_generate=false",
-    "--set",
-    "train.checkpoint_every_steps=3",
-    "--set",
-    "data.max_samples=32",
-    "--set",
-    "launch.threads_per_rank=1",
-    "--set",
-    "data.eval_path=",
+    *as_options(
+        f"train.max_steps={_NUM_STEPS}",
+        "train.log_every_steps=1",
+        "train.global_batch_size=8",
+        "train.eval_generate=false",
+        "train.checkpoint_every_steps=3",
+        "data.max_samples=32",
+        "launch.threads_per_rank=1",
+        "data.eval_path=",
+    ),
 )
 ONE = (*EIGHT, "--set", "train.max_steps=1")
 
@@ -117,9 +111,7 @@ module.Trainer.gradients = gradients
 
 def done(process: subprocess.Popen[str], environ: dict[str, str]) -> tuple[RunDir, str]:
     """Return the run, which has to end well, and its output."""
-    with ended(process):
-        code, out, err = finish(process)
-    assert code == 0, out + err
+    out = output_of(process)
     return run_folder(environ), out
 
 
@@ -134,29 +126,25 @@ def weights(run: RunDir) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def clean() -> dict[str, object]:
-    """Return the results of an uninterrupted run, filled in by the first test that asks."""
-    return {}
-
-
-@pytest.fixture
-def whole(
-    clean: dict[str, object], environ: dict[str, str], tmp_path: Path, plain: Start
-) -> dict[str, object]:
-    if not clean:
-        of_its_own = {"AIRLOCK_RUNS_DIR": str(tmp_path / "whole")}
-        run, out = done(plain(*EIGHT, env=of_its_own), environ | of_its_own)
-        clean |= {"curve": curve(run), "weights": weights(run), "out": out, "config": run.config}
-        clean |= {"status": read_status(run), "files": {path.name for path in run.path.iterdir()}}
-        clean |= {"log": run.rank_log(0, 0).read_text(), "command": run.command.read_text()}
-    return clean
+def whole(user_of_all: User) -> dict[str, object]:
+    """Return the results of an uninterrupted run."""
+    run, out = done(user_of_all.plain(*EIGHT), user_of_all.environ)
+    return {
+        "curve": curve(run),
+        "weights": weights(run),
+        "out": out,
+        "status": read_status(run),
+        "files": {path.name for path in run.path.iterdir()},
+        "log": run.rank_log(0, 0).read_text(),
+        "command": run.command.read_text(),
+    }
 
 
 def test_the_steps_are_bitwise_those_of_a_launched_run_with_one_rank(
-    airlock: Start, environ: dict[str, str], whole: dict[str, object]
+    user: User, whole: dict[str, object]
 ) -> None:
     args = ("run", *EIGHT, "--num-gpus", "1", "--set", "launch.admit=open")
-    run, _ = done(airlock(*args), environ)
+    run, _ = done(user.airlock(*args), user.environ)
     assert curve(run) == whole["curve"]
     assert sorted(curve(run)) == list(range(1, _NUM_STEPS + 1))
     assert weights(run) == whole["weights"]
@@ -196,36 +184,48 @@ def test_a_plain_run_shows_what_a_run_shows_and_leaves_what_a_run_leaves(
     assert str(whole["command"]).startswith(typed)
 
 
-def test_ctrl_c_saves_and_the_command_it_names_goes_on_bitwise(
-    plain: Start, environ: dict[str, str], tmp_path: Path, whole: dict[str, object]
+def test_what_kill_9_leaves_in_a_save_is_passed_over_and_after_ctrl_c_the_command_named_goes_on(
+    user: User, whole: dict[str, object]
 ) -> None:
-    env = hooked(environ, tmp_path, "train.step.loop", _UNTIL_ASKED)
-    with ended(plain(*EIGHT, env=env)) as process:
-        first = run_folder(environ)
-        wait_for(lambda: len(curve(first)) == 4, why="the fourth step was not trained")
+    env = user.hooked("train.step.checkpoint", _KILLED_AS_IT_SAVES)
+    with ended(user.plain(*EIGHT, env=env)) as process:
+        code, _, _ = finish(process)
+    assert code == -signal.SIGKILL
+    killed = user.run()
+    assert read_status(killed)["exit_code"] is None
+    assert list(killed.checkpoints.glob(".step_*"))  # half written
+    assert_nothing_left(killed)  # its tracker takes a moment to end
+
+    (user.folder / "sitecustomize.py").unlink()
+    env = user.hooked("train.step.loop", _UNTIL_ASKED)
+    with ended(user.plain("tiny", "--resume", killed.run_id, env=env)) as process:
+        wait_for(lambda: user.run() != killed, why="no second run")
+        resumed = user.run()
+        wait_for(lambda: 4 in curve(resumed), why="the fourth step was not trained")
         process.send_signal(signal.SIGINT)
         code, out, err = finish(process)
     assert code == 20, out + err
+    assert min(curve(resumed)) == 4
     assert "stopping: the run saves a checkpoint; Ctrl-C again ends at once" in out
-    assert read_status(first)["phase"] == "interrupted"
-    step = max(curve(first))
+    assert read_status(resumed)["phase"] == "interrupted"
+    step = max(curve(resumed))
     assert 4 < step < _NUM_STEPS
     assert f"the checkpoint after step {step} is saved" in out
     program, arguments = out.partition("  → ")[2].strip().split(" tiny ")
     assert program == f"{AIRLOCK} run --plain"
-    second, _ = done(plain("tiny", *shlex.split(arguments)), environ)
-    assert second != first
-    assert min(curve(second)) == step + 1
-    assert curve(first) | curve(second) == whole["curve"]
-    assert weights(second) == whole["weights"]
+
+    last, _ = done(user.plain("tiny", *shlex.split(arguments)), user.environ)
+    assert min(curve(last)) == step + 1
+    assert curve(killed) | curve(resumed) | curve(last) == whole["curve"]
+    assert weights(last) == whole["weights"]
 
 
 def test_a_second_ctrl_c_ends_a_process_that_cannot_answer_and_no_port_of_it_is_open(
-    plain: Start, environ: dict[str, str], tmp_path: Path
+    user: User,
 ) -> None:
-    env = hooked(environ, tmp_path, "train.step.loop", _STUCK)
-    with ended(plain(*EIGHT, env=env)) as process:
-        run = run_folder(environ)
+    env = user.hooked("train.step.loop", _STUCK)
+    with ended(user.plain(*EIGHT, env=env)) as process:
+        run = user.run()
         wait_for(lambda: len(curve(run)) == 2, why="the second step was not trained")
         assert not psutil.Process(process.pid).net_connections()
         process.send_signal(signal.SIGINT)
@@ -239,28 +239,23 @@ def test_a_second_ctrl_c_ends_a_process_that_cannot_answer_and_no_port_of_it_is_
 
 
 @pytest.mark.long
-def test_a_training_that_freezes_says_where_it_stands_and_goes_on(
-    plain: Start, environ: dict[str, str], tmp_path: Path
-) -> None:
-    env = hooked(environ, tmp_path, "train.step.loop", _FREEZES)
-    code, out, err = finish(plain(*EIGHT, "--set", "launch.hang_timeout_s=3", env=env))
-    assert code == 0, out + err
+def test_a_training_that_freezes_says_where_it_stands_and_goes_on(user: User) -> None:
+    env = user.hooked("train.step.loop", _FREEZES)
+    out = output_of(user.plain(*EIGHT, "--set", "launch.hang_timeout_s=3", env=env))
     told = [line for line in out.splitlines() if "stands still" in line]
     assert len(told) == 1, out
     assert "after step 2, at " in told[0]
     assert "sitecustomize.py" in told[0]
     assert "doctor --pid" in out
     assert "the training moves again, after " in out
-    log = run_folder(environ).rank_log(0, 0).read_text()
+    log = user.run().rank_log(0, 0).read_text()
     assert told[0] in log
     assert "most recent call first" in log
 
 
-def test_a_stop_before_training_ends_at_once_and_says_that_nothing_was_saved(
-    plain: Start, environ: dict[str, str]
-) -> None:
-    with ended(plain(*EIGHT)) as process:
-        run = run_folder(environ)
+def test_a_stop_before_training_ends_at_once_and_says_that_nothing_was_saved(user: User) -> None:
+    with ended(user.plain(*EIGHT)) as process:
+        run = user.run()
         wait_for(lambda: events_of(run, "start", "import"), why="nothing is imported")
         process.send_signal(signal.SIGTERM)
         code, out, _ = finish(process, timeout_s=25)
@@ -270,77 +265,52 @@ def test_a_stop_before_training_ends_at_once_and_says_that_nothing_was_saved(
 
 
 @pytest.mark.long
-def test_airlock_stop_has_a_plain_run_save_and_end(
-    plain: Start, typed: Typed, environ: dict[str, str]
-) -> None:
-    with ended(plain(*EIGHT, "--set", "train.max_steps=1000000")) as process:
-        run = run_folder(environ)
+def test_airlock_stop_has_a_plain_run_save_and_end(user: User) -> None:
+    with ended(user.plain(*EIGHT, "--set", "train.max_steps=1000000")) as process:
+        run = user.run()
         wait_until_training(run)
         line = f"{run.run_id}  training, launcher {process.pid}, 1 process"
-        wait_for(lambda: line in typed("ps")[1], why="ps never said that it trains")
-        assert typed("stop", run.run_id)[0] == 0
+        wait_for(lambda: line in user.typed("ps")[1], why="ps never said that it trains")
+        assert user.typed("stop", run.run_id)[0] == 0
         assert finish(process)[0] == 20
     assert complete_checkpoints(run.checkpoints)
 
 
-def test_what_kill_9_leaves_in_the_middle_of_a_save_is_passed_over_and_resumed_bitwise(
-    plain: Start, environ: dict[str, str], tmp_path: Path, whole: dict[str, object]
-) -> None:
-    env = hooked(environ, tmp_path, "train.step.checkpoint", _KILLED_AS_IT_SAVES)
-    with ended(plain(*EIGHT, env=env)) as process:
-        code, _, _ = finish(process)
-    assert code == -signal.SIGKILL
-    killed = run_folder(environ)
-    assert read_status(killed)["exit_code"] is None
-    assert list(killed.checkpoints.glob(".step_*"))  # half written
-    assert_nothing_left(killed)  # its tracker takes a moment to end
-    resumed, _ = done(plain("tiny", "--resume", killed.run_id), environ)
-    assert min(curve(resumed)) == 4
-    assert curve(killed) | curve(resumed) == whole["curve"]
-    assert weights(resumed) == whole["weights"]
-
-
 @pytest.mark.long
-def test_two_plain_runs_at_once_make_the_same_model_and_do_not_meet(
-    plain: Start, environ: dict[str, str], tmp_path: Path
-) -> None:
-    env = {"AIRLOCK_CACHE_DIR": str(tmp_path / "cache")}  # nothing is made yet
-    with ended(plain(*ONE, env=env)) as one, ended(plain(*ONE, env=env)) as other:
+def test_two_plain_runs_at_once_make_the_same_model_and_do_not_meet(user: User) -> None:
+    env = {"AIRLOCK_CACHE_DIR": str(user.folder / "cache")}  # nothing is made yet
+    with ended(user.plain(*ONE, env=env)) as one, ended(user.plain(*ONE, env=env)) as other:
         results = [finish(process) for process in (one, other)]
     assert [code for code, _, _ in results] == [0, 0], results
-    runs = [RunDir(path) for path in Path(environ["AIRLOCK_RUNS_DIR"]).glob("2*")]
+    runs = [RunDir(path) for path in Path(user.environ["AIRLOCK_RUNS_DIR"]).glob("2*")]
     assert len(runs) == 2
     assert weights(runs[0]) == weights(runs[1])
-    assert len(list((tmp_path / "cache" / "models").iterdir())) == 1
+    assert len(list((user.folder / "cache" / "models").iterdir())) == 1
 
 
-def test_an_exception_is_told_with_its_traceback_on_the_screen_and_in_the_log(
-    plain: Start, environ: dict[str, str], tmp_path: Path
-) -> None:
-    env = hooked(environ, tmp_path, "train.step.loop", _RAISES)
-    with ended(plain(*EIGHT, env=env)) as process:
-        code, out, _ = finish(process)
-    assert code == 10
+def test_an_exception_is_told_with_its_traceback_on_the_screen_and_in_the_log(user: User) -> None:
+    env = user.hooked("train.step.loop", _RAISES)
+    out = output_of(user.plain(*EIGHT, env=env), code=10)
     assert "airlock: the run failed: rank 0 raised RuntimeError: something of its own" in out
     assert out.rstrip().endswith("RuntimeError: something of its own")
-    run = run_folder(environ)
+    run = user.run()
     assert "RuntimeError: something of its own" in run.rank_log(0, 0).read_text()
     assert read_status(run)["phase"] == "failed"
 
 
 @pytest.mark.long
 def test_a_disk_that_is_full_is_said_though_no_event_of_it_can_be_written(
-    plain: Start, environ: dict[str, str], small_disk: Path, tmp_path: Path
+    user: User, small_disk: Path
 ) -> None:
-    env = hooked(environ, tmp_path, "train.step.loop", _FILLS_THE_DISK)
+    env = user.hooked("train.step.loop", _FILLS_THE_DISK)
     env |= {"AIRLOCK_RUNS_DIR": str(small_disk)}
-    with ended(plain(*EIGHT, env=env)) as process:
+    with ended(user.plain(*EIGHT, env=env)) as process:
         code, out, err = finish(process)
     assert code == 10
     assert "airlock: the run failed: rank 0 raised OSError: [Errno 28] No space left" in out
     assert "the checkpoint after step 3 takes" in out
     assert "airlock: events are being lost" in err
-    assert not list(run_folder(environ | env).checkpoints.iterdir())
+    assert not list(run_folder(user.environ | env).checkpoints.iterdir())
 
 
 CASES = {
@@ -360,12 +330,9 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_bad_input_ends_before_there_is_a_run_folder(
-    typed: Typed, environ: dict[str, str], case: str
-) -> None:
+def test_bad_input_ends_before_there_is_a_run_folder(user: User, case: str) -> None:
     args, env, expected, parts = CASES[case]
-    code, out, err = typed("run", "--plain", *args, env=env)
-    assert code == expected, out + err
+    err = user.typed.error_of("run", "--plain", *args, code=expected, env=env)
     assert all(part in err for part in parts), err
     assert "Traceback" not in err
-    assert not Path(environ["AIRLOCK_RUNS_DIR"]).exists()
+    assert not Path(user.environ["AIRLOCK_RUNS_DIR"]).exists()

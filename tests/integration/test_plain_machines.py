@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -15,22 +14,21 @@ from rundir.paths import ROOT
 from tests import fake_nvml
 from tests.conftest import HAS_GPU
 from tests.integration.test_plain import AIRLOCK, EIGHT, ONE, done, weights
-from tests.running import Start, Typed, ended, events_of, finish, hooked, run_folder, wait_for
+from tests.running import Start, Typed, User, ended, events_of, finish, wait_for
 
 
 @pytest.mark.skipif(HAS_GPU, reason="this machine has a GPU")
 def test_a_profile_that_needs_a_gpu_says_so_where_there_is_none(typed: Typed) -> None:
-    code, _, err = typed("run", "--plain", "14b")
-    assert code == 4
+    err = typed.error_of("run", "--plain", "14b", code=4)
     assert "14b needs an NVIDIA GPU" in err
 
 
 def test_of_eight_gpus_the_first_visible_is_used_and_the_command_for_all_is_said(
-    plain: Start, environ: dict[str, str], tmp_path: Path
+    user: User,
 ) -> None:
-    env = fake_nvml.build(tmp_path) | {"NVML_COUNT": "8", "CUDA_VISIBLE_DEVICES": "5,6,7"}
-    with ended(plain(*ONE, "--set", "train.seed=1", env=env)) as process:
-        run = run_folder(environ)
+    env = fake_nvml.build(user.folder) | {"NVML_COUNT": "8", "CUDA_VISIBLE_DEVICES": "5,6,7"}
+    with ended(user.plain(*ONE, "--set", "train.seed=1", env=env)) as process:
+        run = user.run()
         wait_for(lambda: events_of(run, "start", "prepare"), why="it has not begun")
         process.send_signal(signal.SIGINT)
         _, out, _ = finish(process)
@@ -83,13 +81,11 @@ del select.epoll, resource.prlimit, signal.sigtimedwait, signal.sigwaitinfo, sig
 _DARWIN = "import types\nmodule.sys = types.SimpleNamespace(platform='darwin', argv=[])"
 
 
-def test_a_plain_run_needs_nothing_that_only_linux_has(
-    plain: Start, environ: dict[str, str], tmp_path: Path
-) -> None:
-    (tmp_path / "sitecustomize.py").write_text(_LIKE_MACOS)
-    env = hooked(environ, tmp_path, "machine.processes.parent", _DARWIN)
-    env |= {"AIRLOCK_CACHE_DIR": str(tmp_path / "cache")}
-    run, out = done(plain(*ONE, env=env), environ)
+def test_a_plain_run_needs_nothing_that_only_linux_has(user: User) -> None:
+    (user.folder / "sitecustomize.py").write_text(_LIKE_MACOS)
+    env = user.hooked("machine.processes.parent", _DARWIN)
+    env |= {"AIRLOCK_CACHE_DIR": str(user.folder / "cache")}
+    run, out = done(user.plain(*ONE, env=env), user.environ)
     assert "step 1/1" in out
     assert events_of(run, "mark", "mem.post_model")[0]["pss_anon_bytes"] > 1 << 20
 

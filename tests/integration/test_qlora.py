@@ -8,35 +8,36 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_exact_resume import KILLS, curve
-from tests.running import SHORT, Start, ended, events_of, finish, hooked, how_started, run_folder
+from tests.integration.test_exact_resume import curve, kill_at
+from tests.running import (
+    SHORT,
+    User,
+    as_options,
+    events_of,
+    how_started,
+)
 
 QLORA = (
     *SHORT,
-    "--set",
-    "train.method=qlora",
-    "--set",
-    "train.optimizer=adamw-8bit",
-    "--set",
-    "train.max_steps=5",
-    "--set",
-    "train.checkpoint_every_steps=2",
-    "--set",
-    "data.max_samples=64",
+    *as_options(
+        "train.method=qlora",
+        "train.optimizer=adamw-8bit",
+        "train.max_steps=5",
+        "train.checkpoint_every_steps=2",
+        "data.max_samples=64",
+    ),
 )
 
 
 @pytest.mark.parametrize("kill", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_run_in_four_bits_goes_on_after_a_kill_as_if_there_had_been_none(
-    airlock: Start, environ: dict[str, str], tmp_path: Path, kill: bool, seen: dict[str, object]
+    user: User, kill: bool, seen: dict[str, object]
 ) -> None:
     pytest.importorskip("bitsandbytes")
-    module, body = KILLS["step"]
-    env = hooked(environ, tmp_path, module, body.replace("13", "3")) if kill else {}
-    with ended(airlock(*QLORA, "--max-restarts", "1", env=env)) as process:
-        code, out, err = finish(process)
-    assert code == 0, out + err
-    run = run_folder(environ)
+    module, body = kill_at("step")
+    env = user.hooked(module, body.replace("13", "3")) if kill else {}
+    out = user.output_of(*QLORA, "--max-restarts", "1", env=env)
+    run = user.run()
     assert how_started(run) == ("imports", None)
     assert len(events_of(run, "mark", "restart")) == kill
     plan = events_of(run, "mark", "train.plan")[0]
@@ -55,23 +56,17 @@ def seen() -> dict[str, object]:
     return {}
 
 
-def test_a_package_that_is_missing_is_named_before_anything_starts(
-    airlock: Start, environ: dict[str, str]
-) -> None:
-    code, out, err = finish(airlock(*SHORT, "--set", "model.attention=flash_attention_2"))
-    assert code == 4, out + err
+def test_a_package_that_is_missing_is_named_before_anything_starts(user: User) -> None:
+    err = user.error_of(*SHORT, "--set", "model.attention=flash_attention_2", code=4)
     assert "needs the package flash-attn" in err
     assert f"{shlex.quote(sys.executable)} -m pip install" in err
-    assert not (Path(environ["AIRLOCK_RUNS_DIR"]) / "latest").exists()
+    assert not (Path(user.environ["AIRLOCK_RUNS_DIR"]) / "latest").exists()
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_the_zygote_of_a_run_in_four_bits_stays_away_from_cuda(
-    airlock: Start, environ: dict[str, str]
-) -> None:
+def test_on_a_gpu_the_zygote_of_a_run_in_four_bits_stays_away_from_cuda(user: User) -> None:
     pytest.importorskip("bitsandbytes")
-    code, out, err = finish(airlock(*QLORA, env={"NUM_GPUS": "1"}))
-    assert code == 0, out + err
-    run = run_folder(environ)
+    user.output_of(*QLORA, env={"NUM_GPUS": "1"})
+    run = user.run()
     assert how_started(run) == ("imports", None)
     assert [mark["cuda_touched"] for mark in events_of(run, "mark", "zygote.ready")] == [False]

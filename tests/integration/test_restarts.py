@@ -5,22 +5,21 @@ from __future__ import annotations
 import os
 import re
 import signal
-from pathlib import Path
 
 import pytest
 
 from rundir.paths import RunDir
 from rundir.status import read_status
+from tests.integration.test_exact_resume import curve
 from tests.running import (
     SHORT,
-    Start,
+    User,
+    as_options,
     assert_nothing_left,
     ended,
     events_of,
     finish,
-    hooked,
     rank_pids,
-    run_folder,
     wait_for,
     zygote_pid,
 )
@@ -29,23 +28,16 @@ from tests.tensorboard_files import scalars
 # Long enough to be hit in the middle, with a checkpoint to resume from.
 _LONGER = (
     *SHORT,
-    "--set",
-    "train.max_steps=80",
-    "--set",
-    "train.checkpoint_every_steps=5",
-    "--set",
-    "data.eval_path=",
-    "--set",
-    "launch.restart_backoff_s=0.1",
+    *as_options(
+        "train.max_steps=80",
+        "train.checkpoint_every_steps=5",
+        "data.eval_path=",
+        "launch.restart_backoff_s=0.1",
+    ),
 )
 
 
-def losses(run: RunDir) -> dict[int, set[float]]:
-    """Return step → every loss reported for it, in any attempt."""
-    found: dict[int, set[float]] = {}
-    for event in events_of(run, "metric", "train"):
-        found.setdefault(event["step"], set()).add(event["loss"])
-    return found
+_ENDLESS = ("--set", "train.max_steps=1000000")
 
 
 def wait_for_step(run: RunDir, step: int, attempt: int) -> None:
@@ -61,13 +53,17 @@ def zygote_pids(run: RunDir) -> set[int]:
     return {event["pid"] for event in marks if event["rank"] is None}
 
 
+def last_zygote(run: RunDir) -> int:
+    return int(events_of(run, "mark", "zygote.ready")[-1]["pid"])
+
+
 @pytest.mark.parametrize("start", ["warm", pytest.param("cold", marks=pytest.mark.long)])
 def test_killed_ranks_are_started_again_and_go_on_from_the_last_checkpoint(
-    airlock: Start, environ: dict[str, str], start: str
+    user: User, start: str
 ) -> None:
     options = ("--max-restarts", "3", "--set", f"launch.start={start}")
-    with ended(airlock(*_LONGER, *options)) as process:
-        run = run_folder(environ)
+    with ended(user.airlock(*_LONGER, *options)) as process:
+        run = user.run()
         for attempt, victim, step in ((0, 1, 8), (1, 0, 18)):
             wait_for_step(run, step, attempt)
             os.kill(rank_pids(run)[victim], signal.SIGKILL)
@@ -75,7 +71,7 @@ def test_killed_ranks_are_started_again_and_go_on_from_the_last_checkpoint(
     assert code == 0, out + err
     assert "airlock: rank 1 killed by SIGKILL: restart 1 of 3" in out
     assert "airlock: rank 0 killed by SIGKILL: restart 2 of 3" in out
-    found = losses(run)
+    found = curve(run)
     assert sorted(found) == list(range(1, 81))
     assert all(len(of_step) == 1 for of_step in found.values())  # bit for bit the same
     shown = [step for step, *_ in scalars(run.tensorboard)["train/loss"]]
@@ -92,114 +88,85 @@ def test_killed_ranks_are_started_again_and_go_on_from_the_last_checkpoint(
     assert_nothing_left(run)
 
 
-def test_when_the_zygote_dies_a_restart_has_another_one(
-    airlock: Start, environ: dict[str, str]
+def test_when_the_zygote_dies_a_restart_has_another_one_and_ctrl_c_meanwhile_ends_at_once(
+    user: User,
 ) -> None:
-    with ended(airlock(*_LONGER, "--max-restarts", "1")) as process:
-        run = run_folder(environ)
+    with ended(user.airlock(*_LONGER, *_ENDLESS, "--max-restarts", "2")) as process:
+        run = user.run()
         wait_for_step(run, 8, 0)
         os.kill(zygote_pid(run), signal.SIGKILL)
-        code, out, err = finish(process)
-    assert code == 0, out + err
-    assert "airlock: the zygote killed by SIGKILL: restart 1 of 1" in out
-    assert [event["start"] for event in events_of(run, "mark", "start")] == ["warm", "warm"]
-    assert len({event["pid"] for event in events_of(run, "mark", "zygote.ready")}) == 2
-    assert sorted(losses(run)) == list(range(1, 81))
-    assert_nothing_left(run)
-
-
-def test_ctrl_c_while_a_new_zygote_is_made_ends_at_once_and_names_the_checkpoint(
-    airlock: Start, environ: dict[str, str]
-) -> None:
-    with ended(airlock(*_LONGER, "--max-restarts", "1")) as process:
-        run = run_folder(environ)
-        wait_for_step(run, 8, 0)
-        first = zygote_pid(run)
-        os.kill(first, signal.SIGKILL)
-        wait_for(lambda: zygote_pids(run) - {first}, why="no other zygote was started")
+        wait_for_step(run, 12, 1)
+        assert [event["start"] for event in events_of(run, "mark", "start")] == ["warm", "warm"]
+        assert len({event["pid"] for event in events_of(run, "mark", "zygote.ready")}) == 2
+        before = zygote_pids(run)
+        os.kill(last_zygote(run), signal.SIGKILL)
+        wait_for(lambda: zygote_pids(run) - before, why="no third zygote was started")
         process.send_signal(signal.SIGINT)
         code, out, _ = finish(process, timeout_s=20)
     assert code == 20, out
+    assert "airlock: the zygote killed by SIGKILL: restart 1 of 2" in out
     assert "--resume" in out
+    steps = sorted(curve(run))
+    assert steps == list(range(1, steps[-1] + 1))
     assert_nothing_left(run)
 
 
-def test_what_a_killed_rank_had_half_written_is_gone_after_the_restart(
-    airlock: Start, environ: dict[str, str]
+def test_after_a_restart_what_a_killed_rank_had_half_written_is_gone_and_ctrl_c_saves(
+    user: User,
 ) -> None:
-    with ended(airlock(*_LONGER, "--max-restarts", "1")) as process:
-        run = run_folder(environ)
+    with ended(user.airlock(*_LONGER, *_ENDLESS, "--max-restarts", "1")) as process:
+        run = user.run()
         wait_for_step(run, 8, 0)
         (run.checkpoints / ".step_00000009.abc").mkdir()
         os.kill(rank_pids(run)[0], signal.SIGKILL)
         wait_for_step(run, 12, 1)
         assert not list(run.checkpoints.glob(".step_00000009*"))
-        assert finish(process)[0] == 0
-
-
-def test_what_fails_every_time_fails_in_the_end_with_its_traceback(
-    airlock: Start, environ: dict[str, str], tmp_path: Path
-) -> None:
-    body = """
-def meet(*args):
-    raise ZeroDivisionError(f"in attempt {os.environ['TORCHELASTIC_RESTART_COUNT']}")
-module.meet = meet
-"""
-    env = hooked(environ, tmp_path, "ranks.group", body)
-    with ended(airlock(*_LONGER, "--max-restarts", "2", env=env)) as process:
-        code, out, err = finish(process)
-    assert code == 10, err
-    assert out.rstrip().splitlines()[-1] == "ZeroDivisionError: in attempt 2"
-    assert re.search(r"restarted before: rank \d raised ZeroDivisionError: in attempt 0; rank", out)
-    waits = [line for line in out.splitlines() if "RESTART:" in line]
-    assert all("RESTART: attempt 2 of 2 starts in 0.1 s" in line for line in waits)
-    assert len(waits) == 2  # the first restart came at once
-    run = run_folder(environ)
-    assert read_status(run)["attempt"] == 2
-    assert_nothing_left(run)
-
-
-def test_an_error_that_only_the_user_can_mend_is_not_tried_again(
-    airlock: Start, environ: dict[str, str], tmp_path: Path
-) -> None:
-    body = """
-def meet(*args):
-    from rundir.errors import UserError
-    raise UserError("the data have no row", do="--data FILE", code=5)
-module.meet = meet
-"""
-    env = hooked(environ, tmp_path, "ranks.group", body)
-    with ended(airlock(*_LONGER, "--max-restarts", "2", env=env)) as process:
-        code, out, err = finish(process)
-    assert code == 5, out + err
-    assert "not restarted: it would end the same way" in out
-    assert "the data have no row" in out
-    run = run_folder(environ)
-    assert read_status(run)["attempt"] == 0
-    assert not events_of(run, "mark", "restart")
-    assert_nothing_left(run)
-
-
-def test_ctrl_c_after_a_restart_saves_and_stops(airlock: Start, environ: dict[str, str]) -> None:
-    endless = ("--set", "train.max_steps=1000000", "--max-restarts", "5")
-    with ended(airlock(*_LONGER, *endless)) as process:
-        run = run_folder(environ)
-        wait_for_step(run, 8, 0)
-        os.kill(rank_pids(run)[0], signal.SIGKILL)
-        wait_for_step(run, 12, 1)
         process.send_signal(signal.SIGINT)
         code, out, _ = finish(process)
     assert code == 20, out
     assert_nothing_left(run)
 
 
+def test_what_fails_every_time_fails_in_the_end_with_its_traceback(user: User) -> None:
+    body = """
+def meet(*args):
+    raise ZeroDivisionError(f"in attempt {os.environ['TORCHELASTIC_RESTART_COUNT']}")
+module.meet = meet
+"""
+    env = user.hooked("ranks.group", body)
+    out = user.output_of(*_LONGER, "--max-restarts", "2", env=env, code=10)
+    assert out.rstrip().splitlines()[-1] == "ZeroDivisionError: in attempt 2"
+    assert re.search(r"restarted before: rank \d raised ZeroDivisionError: in attempt 0; rank", out)
+    waits = [line for line in out.splitlines() if "RESTART:" in line]
+    assert all("RESTART: attempt 2 of 2 starts in 0.1 s" in line for line in waits)
+    assert len(waits) == 2  # the first restart came at once
+    run = user.run()
+    assert read_status(run)["attempt"] == 2
+    assert_nothing_left(run)
+
+
+def test_an_error_that_only_the_user_can_mend_is_not_tried_again(user: User) -> None:
+    body = """
+def meet(*args):
+    from rundir.errors import UserError
+    raise UserError("the data have no row", do="--data FILE", code=5)
+module.meet = meet
+"""
+    env = user.hooked("ranks.group", body)
+    out = user.output_of(*_LONGER, "--max-restarts", "2", env=env, code=5)
+    assert "not restarted: it would end the same way" in out
+    assert "the data have no row" in out
+    run = user.run()
+    assert read_status(run)["attempt"] == 0
+    assert not events_of(run, "mark", "restart")
+    assert_nothing_left(run)
+
+
 @pytest.mark.long
-def test_twenty_restarts_in_a_row_are_twenty_good_ones(
-    airlock: Start, environ: dict[str, str]
-) -> None:
-    endless = ("--set", "train.max_steps=1000000", "--set", "launch.restart_backoff_s=0")
-    with ended(airlock(*_LONGER, *endless, "--max-restarts", "20")) as process:
-        run = run_folder(environ)
+def test_twenty_restarts_in_a_row_are_twenty_good_ones(user: User) -> None:
+    at_once = ("--set", "launch.restart_backoff_s=0")
+    with ended(user.airlock(*_LONGER, *_ENDLESS, *at_once, "--max-restarts", "20")) as process:
+        run = user.run()
         for attempt in range(20):
             wait_for_step(run, 1, attempt)
             os.kill(rank_pids(run)[attempt % 2], signal.SIGKILL)

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from rundir.checkpoints import complete_checkpoints
 from rundir.paths import RunDir
 from rundir.prepared import read_prepared
-from tests.running import SHORT, Start, ended, events_of, finish, hooked, run_folder
+from tests.running import SHORT, Start, as_options, ended, events_of, finish, hooked, run_folder
 
 # Each rank writes the samples, and counts the labels, of each micro-batch before it computes it.
 _NOTE = """
@@ -38,7 +38,7 @@ def gradients(self, batches, num_labels):
     return inner(self, batches, num_labels)
 module.Trainer.gradients = gradients
 """
-_SETTINGS = ("--set", "data.eval_path=", "--set", "train.warmup_steps=0")
+_SETTINGS = as_options("data.eval_path=", "train.warmup_steps=0")
 KINDS = ("prepared", "mixed", "streamed")
 
 
@@ -173,7 +173,7 @@ def test_the_last_step_of_an_epoch_has_the_rows_that_are_left_however_many_ranks
 ) -> None:
     data = ("--data", str(write(tmp_path / "a.jsonl", num_rows)))
     streamed = ("--set", f"data.streaming={str(kind == 'streamed').lower()}")
-    epoch = ("--set", "train.max_steps=0", "--set", "train.epochs=1", "--num-gpus", str(ranks))
+    epoch = (*as_options("train.max_steps=0", "train.epochs=1"), "--num-gpus", str(ranks))
     run = runs.trained(*SHORT, *_SETTINGS, *data, *streamed, *epoch)
     steps, num_labels = given(run)
     names = [f"a{i}" for i in range(num_rows)]

@@ -28,7 +28,8 @@ from tests.broken import (
 from tests.memory_cgroup import limited
 from tests.pids_cgroup import few_pids
 from tests.running import (
-    Typed,
+    User,
+    as_options,
     run_folder,
     wait_for,
 )
@@ -188,7 +189,7 @@ def test_whom_a_rank_waited_for_until_its_time_was_up_is_named(
     end.assert_named(TIMED_OUT.get(failure, HANGS[failure]))
 
 
-_HANG = ("--set", "launch.hang_timeout_s=5", "--set", "launch.on_hang=end")
+_HANG = as_options("launch.hang_timeout_s=5", "launch.on_hang=end")
 
 
 @pytest.mark.parametrize(
@@ -206,13 +207,13 @@ def test_who_keeps_the_others_of_a_script_that_hangs_is_named(
     "control", [pytest.param("none", marks=LONG), pytest.param("slow", marks=LONG), "scary"]
 )
 def test_nothing_is_named_in_a_run_that_is_sound(
-    to_its_end: ToItsEnd, typed: Typed, environ: dict[str, str], control: str
+    user: User, to_its_end: ToItsEnd, control: str
 ) -> None:
     end = to_its_end(SCRIPT, control, "--steps", "30")
     assert end.code == 0, end.out
     end.assert_nothing_named()
-    logs = str(run_folder(environ).rank_log(1, 0).parent)
-    assert json.loads(typed("doctor", "--json", logs)[1])["cause"] == "unknown"
+    logs = str(user.run().rank_log(1, 0).parent)
+    assert json.loads(user.typed("doctor", "--json", logs)[1])["cause"] == "unknown"
 
 
 def test_nothing_is_named_in_a_run_that_was_stopped_by_ctrl_c(

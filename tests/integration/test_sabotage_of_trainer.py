@@ -19,18 +19,13 @@ from tests.broken import (
     SCRIPT,
     SIGKILL,
     SIGSTOP,
-    SLEEP,
     Named,
     ToItsEnd,
 )
 from tests.conftest import mounted
 from tests.running import (
     ENDLESS,
-    Start,
-    Typed,
-    finish,
-    hooked,
-    run_folder,
+    User,
     wait_until_training,
 )
 
@@ -44,15 +39,11 @@ def broken(trainer):
     return one_step(trainer)
 module.Trainer._one_step = broken
 """
-IN_TRAINER = {
+IN_TRAINER = {  # sleep and gil-deadlock: test_hangs.py
     "sigkill": SIGKILL,
     "low-address-space": ADDRESS_SPACE,
     "fork-after-cuda": FORK_AFTER_CUDA,
-    "sleep": replace(SLEEP, report="did not enter all_reduce", code=12),
     "sigstop": replace(SIGSTOP, code=12),
-    "gil-deadlock": Named(
-        "gil-held", "holds the GIL in C code", "less -N +", "in gil_deadlock", code=12
-    ),
     "uneven-data": Named(
         "collective-mismatch",
         "called barrier",
@@ -66,9 +57,9 @@ IN_TRAINER = {
 @LONG
 @pytest.mark.parametrize("failure", IN_TRAINER)
 def test_what_breaks_our_own_trainer_is_named(
-    to_its_end: ToItsEnd, environ: dict[str, str], tmp_path: Path, failure: str
+    user: User, to_its_end: ToItsEnd, failure: str
 ) -> None:
-    env = hooked(environ, tmp_path, "train.step.loop", _BROKEN) | {"FAILURE": failure}
+    env = user.hooked("train.step.loop", _BROKEN) | {"FAILURE": failure}
     end = to_its_end(*ENDLESS[1:], "--set", "launch.hang_timeout_s=8", env=env)
     end.assert_named(IN_TRAINER[failure])
 
@@ -76,29 +67,27 @@ def test_what_breaks_our_own_trainer_is_named(
 @LONG
 @pytest.mark.parametrize("left_bytes", [0, 2 << 20])
 def test_a_disk_that_is_full_when_our_own_trainer_saves_is_named(
-    to_its_end: ToItsEnd, environ: dict[str, str], tmp_path: Path, left_bytes: int
+    user: User, to_its_end: ToItsEnd, left_bytes: int
 ) -> None:
     def fill(_: subprocess.Popen[str]) -> None:
-        wait_until_training(run_folder(environ))
+        wait_until_training(user.run())
         with (disk / "filling").open("wb", buffering=0) as file, contextlib.suppress(OSError):
             while shutil.disk_usage(disk).free > left_bytes:
                 file.write(b"0" * 4096)
 
     saves = ("--set", "train.checkpoint_every_steps=40")
-    with mounted(tmp_path / "runs", "64m") as disk:
+    with mounted(user.folder / "runs", "64m") as disk:
         end = to_its_end(*ENDLESS[1:], *saves, meanwhile=fill)
         end.assert_named(Named("disk-full", "No space left on the device", "df -h", rank=0))
 
 
-def test_a_shard_that_is_not_whole_is_refused_and_named(
-    airlock: Start, typed: Typed, shared_cache: Path, tmp_path: Path
-) -> None:
-    typed("plan", "tiny")  # makes the model, in case no test has needed it yet
-    model = shutil.copytree(next((shared_cache / "models").glob("tiny-*")), tmp_path / "model")
+def test_a_shard_that_is_not_whole_is_refused_and_named(user: User, shared_cache: Path) -> None:
+    user.typed("plan", "tiny")  # makes the model, in case no test has needed it yet
+    model = shutil.copytree(next((shared_cache / "models").glob("tiny-*")), user.folder / "model")
     shard = model / "model.safetensors"
     os.truncate(shard, shard.stat().st_size // 2)
-    code, _, err = finish(airlock("run", "tiny", "--set", f"model.path={model}"))
+    code, _, err = user.finish("run", "tiny", "--set", f"model.path={model}")
     assert (code, f"rm {shard}" in err) == (4, True), err
-    (tmp_path / "run.log").write_text(err)
-    told = json.loads(typed("doctor", "--json", "run.log")[1])
+    (user.folder / "run.log").write_text(err)
+    told = json.loads(user.typed("doctor", "--json", "run.log")[1])
     assert (told["cause"], told["evidence"][0]["line"]) == ("weights-file-damaged", 1)

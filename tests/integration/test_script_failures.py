@@ -6,20 +6,18 @@ import os
 import re
 import signal
 import textwrap
-from pathlib import Path
 
 import pytest
 
 from rundir.status import read_status
 from tests.conftest import ROOT
 from tests.running import (
-    Start,
+    User,
     assert_nothing_left,
     ended,
     events_of,
     finish,
     rank_pids,
-    run_folder,
     wait_for,
     zygote_pid,
 )
@@ -27,9 +25,7 @@ from tests.scripts import BOTH, JOIN, WARM, script
 
 
 @BOTH
-def test_an_exception_is_told_as_python_tells_it_and_ends_the_run(
-    airlock: Start, environ: dict[str, str], tmp_path: Path, start: str
-) -> None:
+def test_an_exception_is_told_as_python_tells_it_and_ends_the_run(user: User, start: str) -> None:
     text = """
     import atexit, os
     import torch.distributed as dist
@@ -40,10 +36,8 @@ def test_an_exception_is_told_as_python_tells_it_and_ends_the_run(
         load()
     dist.init_process_group("gloo")
     """
-    path = script(tmp_path, text)
-    with ended(airlock("run", "--set", f"launch.start={start}", path)) as process:
-        code, out, err = finish(process, timeout_s=60)
-    assert code == 10, out + err
+    path = script(user.folder, text)
+    out = user.output_of("run", "--set", f"launch.start={start}", path, code=10, timeout_s=60)
     assert "airlock: the run failed: rank 1 raised FileNotFoundError: no weights" in out
     told = out[out.index("Traceback") :]
     assert re.match(
@@ -54,7 +48,7 @@ def test_an_exception_is_told_as_python_tells_it_and_ends_the_run(
     assert str(ROOT / "launch") not in out
     assert out.rstrip().splitlines()[-1] == "FileNotFoundError: no weights"
     assert "atexit after all" in out
-    assert_nothing_left(run_folder(environ))
+    assert_nothing_left(user.run())
 
 
 @pytest.mark.parametrize(
@@ -65,74 +59,56 @@ def test_an_exception_is_told_as_python_tells_it_and_ends_the_run(
         pytest.param("warm", "os._exit(3)", marks=pytest.mark.long),
     ],
 )
-def test_the_exit_code_of_a_rank_is_named(
-    airlock: Start, environ: dict[str, str], tmp_path: Path, start: str, how: str
-) -> None:
-    path = script(tmp_path, f"{JOIN}\nif rank == 1:\n    {how}\ndist.barrier()\n")
-    with ended(airlock("run", "--set", f"launch.start={start}", path)) as process:
-        code, out, err = finish(process, timeout_s=60)
-    assert code == 10, out + err
+def test_the_exit_code_of_a_rank_is_named(user: User, start: str, how: str) -> None:
+    path = script(user.folder, f"{JOIN}\nif rank == 1:\n    {how}\ndist.barrier()\n")
+    out = user.output_of("run", "--set", f"launch.start={start}", path, code=10, timeout_s=60)
     assert "airlock: the run failed: rank 1 ended with exit code 3" in out
-    assert_nothing_left(run_folder(environ))
+    assert_nothing_left(user.run())
 
 
-@pytest.mark.parametrize(
-    ("start", "how"),
-    [
-        ("warm", "os._exit(0)"),
-        pytest.param("cold", "sys.exit(0)", marks=pytest.mark.long),
-        pytest.param("warm", "sys.exit(0)", marks=pytest.mark.long),
-    ],
-)
-def test_a_rank_that_is_done_early_leaves_the_others_to_their_work(
-    airlock: Start, environ: dict[str, str], tmp_path: Path, start: str, how: str
-) -> None:
-    text = f"""{JOIN}
-dist.barrier()
-if rank == 1:
-    {how}
-import time
-time.sleep(5)
-print("rank 0 has saved")
-{how}
-"""
-    path = script(tmp_path, text)
-    code, out, err = finish(airlock("run", "--set", f"launch.start={start}", path), timeout_s=60)
-    assert code == 0, out + err
+@pytest.mark.long
+@BOTH
+def test_a_rank_that_is_done_early_leaves_the_others_to_their_work(user: User, start: str) -> None:
+    path = script(user.folder, JOIN + _DONE_EARLY.format(how="sys.exit(0)"))
+    out = user.output_of("run", "--set", f"launch.start={start}", path, timeout_s=60)
     assert "rank 0 has saved" in out
-    assert_nothing_left(run_folder(environ))
+    assert_nothing_left(user.run())
 
 
 @WARM
-def test_a_rank_killed_in_a_script_ends_the_run(
-    airlock: Start, environ: dict[str, str], tmp_path: Path, start: str
+def test_a_rank_killed_in_a_script_ends_the_run_and_is_not_told_as_out_of_memory(
+    user: User, start: str
 ) -> None:
     # The other rank ignores SIGTERM, and torch alone would give it 30 s.
     text = f"{JOIN}\nimport signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-    path = script(tmp_path, text + "print('ready', flush=True)\ntime.sleep(1000)\n")
-    with ended(airlock("run", "--set", f"launch.start={start}", path)) as process:
-        run = run_folder(environ)
+    path = script(user.folder, text + "print('ready', flush=True)\ntime.sleep(1000)\n")
+    with ended(user.airlock("run", "--set", f"launch.start={start}", path)) as process:
+        run = user.run()
         log = run.rank_log(1, 0)
         wait_for(lambda: log.exists() and "ready" in log.read_text(), why="it is not ready")
         assert read_status(run)["phase"] in ("starting", "training")
+        told = user.diagnosis()
+        assert (told["cause"], told["confidence"]) == ("running", 1.0)
         os.kill(rank_pids(run)[1], signal.SIGKILL)
         code, out, _ = finish(process, timeout_s=25)
     assert code == 10
     assert "rank 1 killed by SIGKILL" in out
+    assert "journalctl -k" in out
     assert_nothing_left(run)
+    told = user.diagnosis()
+    assert (told["cause"], told["rank"]) == ("killed-by-sigkill", 1)
+    assert told["title"] == "Killed by SIGKILL, sender unknown"
 
 
 @pytest.mark.parametrize("victim", ["launch", pytest.param("zygote", marks=pytest.mark.long)])
-def test_nothing_outlives_a_run_of_a_script_that_is_killed(
-    airlock: Start, environ: dict[str, str], tmp_path: Path, victim: str
-) -> None:
+def test_nothing_outlives_a_run_of_a_script_that_is_killed(user: User, victim: str) -> None:
     text = f"""{JOIN}
 import subprocess, time
 subprocess.Popen(["sleep", "1000"], start_new_session=True)
 time.sleep(1000)
 """
-    with ended(airlock("run", script(tmp_path, text))) as process:
-        run = run_folder(environ)
+    with ended(user.airlock("run", script(user.folder, text))) as process:
+        run = user.run()
         wait_for(lambda: len(events_of(run, "end", "pg.init")) == 2, why="they did not join")
         wait_for(lambda: read_status(run)["phase"] == "training", why="not seen to train")
         os.kill(process.pid if victim == "launch" else zygote_pid(run), signal.SIGKILL)
@@ -141,6 +117,16 @@ time.sleep(1000)
     assert process.returncode == (-signal.SIGKILL if victim == "launch" else 10)
 
 
+# Longer than the launcher would suffer a rank that has failed.
+_DONE_EARLY = """
+dist.barrier()
+if rank == 1:
+    {how}
+import time
+time.sleep(5)
+print("rank 0 has saved", flush=True)
+{how}
+"""
 _SAVES = """
 import signal, sys, time
 def save(*_):
@@ -155,28 +141,24 @@ time.sleep(1000)
 """
 
 
-def test_ctrl_c_reaches_a_script_as_sigterm_and_gives_it_time(
-    airlock: Start, environ: dict[str, str], tmp_path: Path
-) -> None:
-    with ended(airlock("run", script(tmp_path, JOIN + _SAVES))) as process:
-        run = run_folder(environ)
+def test_ctrl_c_reaches_a_script_as_sigterm_and_gives_it_time(user: User) -> None:
+    with ended(user.airlock("run", script(user.folder, JOIN + _SAVES))) as process:
+        run = user.run()
         log = run.rank_log(0, 0)
         wait_for(lambda: log.exists() and "ready" in log.read_text(), why="it is not ready")
         process.send_signal(signal.SIGINT)
         code, out, err = finish(process, timeout_s=40)
     assert code == 21, out + err
     assert "saved 0" in out
-    assert (tmp_path / "saved0").exists()
+    assert (user.folder / "saved0").exists()
     assert "interrupted; what the script has saved is its own" in out
     assert_nothing_left(run)
 
 
-def test_a_second_ctrl_c_ends_a_script_at_once(
-    airlock: Start, environ: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_second_ctrl_c_ends_a_script_at_once(user: User) -> None:
     slow = _SAVES.replace("time.sleep(4)", "print('saving', flush=True); time.sleep(25)")
-    with ended(airlock("run", script(tmp_path, JOIN + slow))) as process:
-        run = run_folder(environ)
+    with ended(user.airlock("run", script(user.folder, JOIN + slow))) as process:
+        run = user.run()
         log = run.rank_log(0, 0)
         wait_for(lambda: log.exists() and "ready" in log.read_text(), why="it is not ready")
         process.send_signal(signal.SIGINT)
@@ -184,14 +166,12 @@ def test_a_second_ctrl_c_ends_a_script_at_once(
         process.send_signal(signal.SIGINT)
         code, _, err = finish(process, timeout_s=15)
     assert code == 21, err
-    assert not (tmp_path / "saved0").exists()
+    assert not (user.folder / "saved0").exists()
     assert_nothing_left(run)
 
 
 @WARM
-def test_a_script_that_failed_is_started_again(
-    airlock: Start, environ: dict[str, str], tmp_path: Path, start: str
-) -> None:
+def test_a_script_that_failed_is_started_again(user: User, start: str) -> None:
     text = f"""{JOIN}
 attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 total = torch.ones(1)
@@ -201,49 +181,40 @@ if attempt == 0 and rank == 1:
     sys.exit("not yet")
 dist.barrier()
 """
-    path = script(tmp_path, text)
+    path = script(user.folder, text)
     command = ("run", "--max-restarts", "2", "--set", f"launch.start={start}", path)
-    code, out, err = finish(airlock(*command))
-    assert code == 0, out + err
+    out = user.output_of(*command)
     for attempt in (0, 1):
         assert out.count(f"attempt {attempt}: 2 ranks") == 2
     assert "not yet" in out
     assert "airlock: rank 1 ended with exit code 1: restart 1 of 2" in out
-    assert read_status(run_folder(environ))["attempt"] == 1
+    assert read_status(user.run())["attempt"] == 1
 
 
-def test_what_a_fork_of_a_rank_ends_with_is_the_ranks_to_judge(
-    airlock: Start, environ: dict[str, str], tmp_path: Path
+def test_what_a_fork_of_a_rank_ends_with_is_the_ranks_to_judge_and_one_may_be_done_early(
+    user: User,
 ) -> None:
     # Warm, because in a cold one, as under torchrun, gloo's destructor waits in the fork for its
     # threads.
     text = """
-    import time
     if rank == 1:
         for ending in (lambda: sys.exit(3), lambda: 1 / 0):
             pid = os.fork()
             if pid == 0:
                 ending()
             os.waitpid(pid, 0)
-        time.sleep(4)  # longer than the launcher would suffer a rank that is gone
-    dist.barrier()
-    print("all is well")
     """
-    path = script(tmp_path, JOIN + textwrap.dedent(text))
-    with ended(airlock("run", "--set", "launch.start=warm", path)) as process:
-        code, out, err = finish(process, timeout_s=60)
-    assert code == 0, out + err
-    assert out.count("all is well") == 2
-    assert {event["pid"] for event in events_of(run_folder(environ), "end", "script")} == set(
-        rank_pids(run_folder(environ)).values()
+    path = script(user.folder, JOIN + textwrap.dedent(text) + _DONE_EARLY.format(how="os._exit(0)"))
+    out = user.output_of("run", "--set", "launch.start=warm", path, timeout_s=60)
+    assert "rank 0 has saved" in out
+    run = user.run()
+    assert {event["pid"] for event in events_of(run, "end", "script")} <= set(
+        rank_pids(run).values()
     )
+    assert_nothing_left(run)
 
 
-def test_a_rank_that_cannot_write_its_output_leaves_the_gate_all_the_same(
-    airlock: Start, tmp_path: Path
-) -> None:
+def test_a_rank_that_cannot_write_its_output_leaves_the_gate_all_the_same(user: User) -> None:
     text = "import os\nos.dup2(os.open('/dev/full', os.O_WRONLY), 1)\n" + JOIN
-    path = script(tmp_path, text)
-    with ended(airlock("run", "--set", "launch.admit=serial", path)) as process:
-        code, out, err = finish(process, timeout_s=60)
-    assert code == 0, out + err
+    path = script(user.folder, text)
+    user.output_of("run", "--set", "launch.admit=serial", path, timeout_s=60)

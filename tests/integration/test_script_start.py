@@ -11,25 +11,21 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.running import (
-    Start,
+    User,
+    as_options,
     events_of,
-    finish,
     how_started,
-    run_folder,
 )
 from tests.scripts import JOIN, WARM, script
 
 
 @WARM
 @pytest.mark.sample
-def test_ranks_pass_the_gate_in_order_and_only_then_join(
-    airlock: Start, environ: dict[str, str], tmp_path: Path, start: str
-) -> None:
-    path = script(tmp_path, f"print('before')\n{JOIN}\nprint('after')\ndist.barrier()\n")
+def test_ranks_pass_the_gate_in_order_and_only_then_join(user: User, start: str) -> None:
+    path = script(user.folder, f"print('before')\n{JOIN}\nprint('after')\ndist.barrier()\n")
     command = ("run", "--num-gpus", "3", "--set", "launch.admit=serial")
-    code, out, err = finish(airlock(*command, "--set", f"launch.start={start}", path))
-    assert code == 0, out + err
-    run = run_folder(environ)
+    out = user.output_of(*command, "--set", f"launch.start={start}", path)
+    run = user.run()
     held = [
         (event["kind"], event["rank"])
         for kind in ("start", "end")
@@ -62,9 +58,7 @@ def test_ranks_pass_the_gate_in_order_and_only_then_join(
 
 
 @WARM
-def test_a_script_that_never_joins_runs_on_all_ranks_at_once(
-    airlock: Start, environ: dict[str, str], tmp_path: Path, start: str
-) -> None:
+def test_a_script_that_never_joins_runs_on_all_ranks_at_once(user: User, start: str) -> None:
     text = """
     import os, time
     from pathlib import Path
@@ -73,16 +67,15 @@ def test_a_script_that_never_joins_runs_on_all_ranks_at_once(
     while not Path(f"here{1 - rank}").exists():
         time.sleep(0.1)
     """
-    path = script(tmp_path, text)
-    command = ("run", "--set", f"launch.start={start}", "--set", "launch.admit=serial", path)
-    code, out, err = finish(airlock(*command), timeout_s=100)
-    assert code == 0, out + err
+    path = script(user.folder, text)
+    command = ("run", *as_options(f"launch.start={start}", "launch.admit=serial"), path)
+    out = user.output_of(*command, timeout_s=100)
     assert out.count("[Rank 0] LOCK: its memory has not grown for 10 s\n") == 1
-    assert not events_of(run_folder(environ), "start", "pg.init")
+    assert not events_of(user.run(), "start", "pg.init")
 
 
 def test_ranks_that_meet_at_a_store_of_their_own_do_not_wait_for_each_other_at_the_gate(
-    airlock: Start, environ: dict[str, str], tmp_path: Path
+    user: User,
 ) -> None:
     text = """
     import os, torch.distributed as dist
@@ -95,27 +88,21 @@ def test_ranks_that_meet_at_a_store_of_their_own_do_not_wait_for_each_other_at_t
     init_process_group("gloo", store=store, rank=rank, world_size=2)
     dist.barrier()
     """
-    code, out, err = finish(airlock("run", script(tmp_path, text)), timeout_s=60)
-    assert code == 0, out + err
+    out = user.output_of("run", script(user.folder, text), timeout_s=60)
     assert "has not grown" not in out
-    assert len(events_of(run_folder(environ), "end", "pg.init")) == 2
+    assert len(events_of(user.run(), "end", "pg.init")) == 2
 
 
-def test_joining_again_after_leaving_works(
-    airlock: Start, environ: dict[str, str], tmp_path: Path
-) -> None:
+def test_joining_again_after_leaving_works(user: User) -> None:
     again = 'dist.destroy_process_group()\ndist.init_process_group("gloo")\ndist.barrier()\n'
-    path = script(tmp_path, JOIN + again)
-    code, out, err = finish(airlock("run", "--num-gpus", "1", path))
-    assert code == 0, out + err
-    assert len(events_of(run_folder(environ), "end", "pg.init")) == 2
-    assert len(events_of(run_folder(environ), "end", "lock.hold", rank=0)) == 1
+    path = script(user.folder, JOIN + again)
+    user.output_of("run", "--num-gpus", "1", path)
+    assert len(events_of(user.run(), "end", "pg.init")) == 2
+    assert len(events_of(user.run(), "end", "lock.hold", rank=0)) == 1
 
 
 @WARM
-def test_no_rank_hangs_whose_model_goes_after_its_group(
-    airlock: Start, tmp_path: Path, start: str
-) -> None:
+def test_no_rank_hangs_whose_model_goes_after_its_group(user: User, start: str) -> None:
     # With torch's own shutdown, a rank hangs in one of 20 to 100 turns, as under torchrun.
     text = """
 import torch
@@ -135,15 +122,12 @@ def train(turn):
 for turn in range(150):
     train(turn)
 """
-    path = script(tmp_path, text)
-    code, out, err = finish(airlock("run", "--set", f"launch.start={start}", path))
-    assert code == 0, out + err
+    path = script(user.folder, text)
+    user.output_of("run", "--set", f"launch.start={start}", path)
 
 
 @WARM
-def test_the_gate_can_be_passed_again_to_load_a_model(
-    airlock: Start, environ: dict[str, str], tmp_path: Path, start: str
-) -> None:
+def test_the_gate_can_be_passed_again_to_load_a_model(user: User, start: str) -> None:
     text = f"""{JOIN}
 import airlock, time
 for _ in range(2):
@@ -153,13 +137,12 @@ for _ in range(2):
         print(f"loaded {{rank}}", flush=True)
     dist.barrier()
 """
-    path = script(tmp_path, text)
-    code, out, err = finish(airlock("run", "--set", f"launch.start={start}", path))
-    assert code == 0, out + err
+    path = script(user.folder, text)
+    out = user.output_of("run", "--set", f"launch.start={start}", path)
     order = [line for line in out.splitlines() if line.startswith("load")]
     both = ["load 0", "loaded 0", "load 1", "loaded 1"]
     assert sorted(order) == sorted(both * 2)
-    run = run_folder(environ)
+    run = user.run()
     for rank in (0, 1):
         assert len(events_of(run, "mark", "mem.post_model", rank)) == 3
         assert len(events_of(run, "end", "all_loaded.wait", rank)) == 3
@@ -188,9 +171,9 @@ def test_under_plain_python_passing_the_gate_again_does_nothing(tmp_path: Path) 
 
 @pytest.mark.long
 def test_what_must_not_be_loaded_before_a_fork_makes_the_start_cold_and_is_named(
-    airlock: Start, environ: dict[str, str], tmp_path: Path
+    user: User,
 ) -> None:
-    site = tmp_path / "site"
+    site = user.folder / "site"
     (site / "x.dist-info").mkdir(parents=True)  # installed there, not the user's own
     (site / "threads.py").write_text(
         "import threading, time\n"
@@ -198,31 +181,27 @@ def test_what_must_not_be_loaded_before_a_fork_makes_the_start_cold_and_is_named
     )
     (site / "ranked.py").write_text("import os\nrank = os.environ.get('RANK')\n")
     (site / "broken.py").write_text("raise ImportError('only with a licence')\n")
-    env = {"PYTHONPATH": f"{environ['PYTHONPATH']}:{site}"}
+    env = {"PYTHONPATH": f"{user.environ['PYTHONPATH']}:{site}"}
     guarded = "try:\n    import broken\nexcept ImportError:\n    broken = None\n"
     for module, said in (
         ("threads", "after importing threads, it has 2 threads"),
         ("ranked", "ranked asked for RANK when it was imported"),
     ):
-        path = script(tmp_path, f"{guarded}import {module}\n{JOIN}\n")
-        code, out, err = finish(airlock("run", path, env=env))
-        assert code == 0, out + err
+        path = script(user.folder, f"{guarded}import {module}\n{JOIN}\n")
+        out = user.output_of("run", path, env=env)
         assert "IMPORT: broken is left to the script: ImportError: only with a licence" in out
-        start, reason = how_started(run_folder(environ))
+        start, reason = how_started(user.run())
         assert start == "cold"
         assert reason is not None
         assert reason.startswith(said)
         assert reason.endswith(f"--preload -{module} leaves it out")
-        code, out, err = finish(airlock("run", "--preload", f"-{module}", path, env=env))
-        assert code == 0, out + err
-        assert how_started(run_folder(environ)) == ("warm", None)
+        user.output_of("run", "--preload", f"-{module}", path, env=env)
+        assert how_started(user.run()) == ("warm", None)
 
 
 @pytest.mark.long
-def test_variables_that_a_script_sets_are_there_when_its_libraries_load(
-    airlock: Start, environ: dict[str, str], tmp_path: Path
-) -> None:
-    site = tmp_path / "site"
+def test_variables_that_a_script_sets_are_there_when_its_libraries_load(user: User) -> None:
+    site = user.folder / "site"
     (site / "x.dist-info").mkdir(parents=True)
     for name in ("one", "two", "three"):
         (site / f"{name}.py").write_text("import os\nhome, pid = os.environ['HOME'], os.getpid()\n")
@@ -237,8 +216,7 @@ def test_variables_that_a_script_sets_are_there_when_its_libraries_load(
     shared = [module.pid != os.getpid() for module in (one, two, three)]
     print("homes", one.home == home, two.home, three.home, shared)
     """
-    env = {"PYTHONPATH": f"{environ['PYTHONPATH']}:{site}"}
-    code, out, err = finish(airlock("run", script(tmp_path, text), env=env))
-    assert code == 0, out + err
+    env = {"PYTHONPATH": f"{user.environ['PYTHONPATH']}:{site}"}
+    out = user.output_of("run", script(user.folder, text), env=env)
     for rank in (0, 1):
         assert f"homes True /somewhere /{rank} [True, True, False]\n" in out

@@ -15,14 +15,12 @@ from rundir.config_file import read_config
 from rundir.status import read_status
 from tests.conftest import ROOT
 from tests.running import (
-    Start,
-    Typed,
+    User,
+    as_options,
     assert_nothing_left,
     ended,
     events_of,
-    finish,
     how_started,
-    run_folder,
 )
 from tests.scripts import JOIN, WARM, script
 
@@ -34,12 +32,11 @@ _ON_CPU = {"ACCELERATE_USE_CPU": "1"}  # otherwise it forms no group for ranks w
 TUTORIAL = ROOT / "examples/ddp_tutorial.py"
 
 
-def test_accelerates_own_test_script_passes(airlock: Start, environ: dict[str, str]) -> None:
-    code, out, err = finish(airlock("run", str(ACCELERATE), env=_ON_CPU))
-    assert code == 0, out + err
+def test_accelerates_own_test_script_passes(user: User) -> None:
+    out = user.output_of("run", str(ACCELERATE), env=_ON_CPU)
     assert "**Test reinstantiated state**" in out
     assert out.count("DistributedType.MULTI_CPU  Backend: gloo\nNum processes: 2") == 2
-    run = run_folder(environ)
+    run = user.run()
     assert how_started(run) == ("warm", None)
     assert len(events_of(run, "end", "pg.init")) == 2
     assert_nothing_left(run)
@@ -47,55 +44,52 @@ def test_accelerates_own_test_script_passes(airlock: Start, environ: dict[str, s
 
 @pytest.mark.long
 def test_with_four_ranks_accelerates_test_script_does_what_it_does_under_torchrun(
-    airlock: Start, environ: dict[str, str], tmp_path: Path
+    user: User,
 ) -> None:
     # That script cannot divide 17 rows among 4 ranks: it fails by itself then (accelerate 1.15).
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     plain = subprocess.run(
         [*torchrun, "--nproc-per-node=4", str(ACCELERATE)],
-        env=environ | _ON_CPU | {"OMP_NUM_THREADS": "1"},
-        cwd=tmp_path,
+        env=user.environ | _ON_CPU | {"OMP_NUM_THREADS": "1"},
+        cwd=user.folder,
         capture_output=True,
         text=True,
         check=False,
         timeout=200,
     )
-    code, out, _ = finish(airlock("run", "--num-gpus", "4", str(ACCELERATE), env=_ON_CPU))
+    code, out, _ = user.finish("run", "--num-gpus", "4", str(ACCELERATE), env=_ON_CPU)
     assert (code == 0) == (plain.returncode == 0)
     own_mistakes = re.findall(r"AssertionError: .*", plain.stderr)
     assert set(own_mistakes) == set(re.findall(r"AssertionError: .*", out))
 
 
 @pytest.mark.parametrize("num", [2, pytest.param(4, marks=pytest.mark.long)])
-def test_the_tutorial_trains_and_goes_on_from_its_snapshot(
-    airlock: Start, environ: dict[str, str], tmp_path: Path, num: int
-) -> None:
+def test_the_tutorial_trains_and_goes_on_from_its_snapshot(user: User, num: int) -> None:
     command = ("run", f"--num-gpus={num}", str(TUTORIAL), "--snapshot", "my.pt", "--epochs")
-    code, out, err = finish(airlock(*command, "1"))
-    assert code == 0, out + err
+    out = user.output_of(*command, "1")
     assert sorted(re.findall(r"rank (\d): epoch (\d)", out)) == [(str(i), "1") for i in range(num)]
-    assert (tmp_path / "my.pt").exists()
-    run = run_folder(environ)
+    assert (user.folder / "my.pt").exists()
+    run = user.run()
     assert re.search(r"ddp_tutorial: done in \d:\d\d\n  host memory   peak \d+ MiB", out)
     assert read_status(run)["phase"] == "done"
+    assert "plan" not in out.replace(str(user.folder), "")  # that is of trainings of ours
+    assert not run.plan.exists()
+    assert not list(run.incidents.iterdir())
     assert len(events_of(run, "end", "pg.init")) == num
     assert len(events_of(run, "end", "all_loaded.wait")) == num
     script = shlex.quote(str(TUTORIAL))
     line = f"torchrun --standalone --nproc-per-node={num} {script} --snapshot my.pt --epochs 1"
     assert line in run.command.read_text()
-    code, out, err = finish(airlock(*command, "2"))
-    assert code == 0, out + err
+    out = user.output_of(*command, "2")
     assert "rank 0: going on after epoch 1" in out
     assert "rank 1: epoch 2, loss" in out
     assert_nothing_left(run)
 
 
 @WARM
-def test_a_script_finds_itself_as_under_torchrun(
-    airlock: Start, environ: dict[str, str], tmp_path: Path, start: str
-) -> None:
+def test_a_script_finds_itself_as_under_torchrun(user: User, start: str) -> None:
     # With modules of its own that have the names of ours, and children of several kinds.
-    folder = tmp_path / "work"
+    folder = user.folder / "work"
     script(folder, "whose = 'the train of the user'\n", "train.py")
     script(folder, "whose = 'the launch of the user'\n", "launch/__init__.py")
     script(folder, "import train; print('a child finds', train.whose)\n", "child.py")
@@ -132,20 +126,17 @@ def test_a_script_finds_itself_as_under_torchrun(
         main()
     """
     path = script(folder, text)
-    threads = ("--set", "launch.threads_per_rank=2", "--set", f"launch.start={start}")
-    code, out, err = finish(airlock("run", *threads, path, "--dry-run", "--lr", "1e-4"))
-    assert code == 0, out + err
+    threads = as_options("launch.threads_per_rank=2", f"launch.start={start}")
+    out = user.output_of("run", *threads, path, "--dry-run", "--lr", "1e-4")
     found = "found the train of the user the launch of the user ['--dry-run', '--lr', '1e-4']"
     assert out.count(f"{found} __main__\n") == 2
     assert out.count("a child finds the train of the user\n") == 2
-    assert how_started(run_folder(environ)) == (start, None)
-    assert_nothing_left(run_folder(environ))
+    assert how_started(user.run()) == (start, None)
+    assert_nothing_left(user.run())
 
 
 @WARM
-def test_the_end_of_a_script_is_that_of_a_program(
-    airlock: Start, tmp_path: Path, start: str
-) -> None:
+def test_the_end_of_a_script_is_that_of_a_program(user: User, start: str) -> None:
     text = """
     import atexit, os, sys, tempfile, threading, time
     rank = os.environ["RANK"]
@@ -156,17 +147,18 @@ def test_the_end_of_a_script_is_that_of_a_program(
     temporary = tempfile.TemporaryDirectory(dir=".", prefix="temporary")
     print("no end of line", end="")
     """
-    path = script(tmp_path, text)
-    code, out, err = finish(airlock("run", "--set", f"launch.start={start}", path))
-    assert code == 0, out + err
+    path = script(user.folder, text)
+    out = user.output_of("run", "--set", f"launch.start={start}", path)
     for rank in (0, 1):
         assert 0 < out.index(f"thread {rank}\n") < out.index(f"atexit {rank}\n")
-        assert (tmp_path / f"file{rank}").read_text() == "all of it"
+        assert (user.folder / f"file{rank}").read_text() == "all of it"
     assert out.count("no end of line") == 2
-    assert not list(tmp_path.glob("temporary*"))
+    assert not list(user.folder.glob("temporary*"))
 
 
-def test_output_is_shown_whole_as_it_comes(airlock: Start, tmp_path: Path) -> None:
+def test_output_is_shown_whole_as_it_comes_and_the_configuration_is_read_back_as_it_was(
+    user: User,
+) -> None:
     text = """
     import os, sys, time
     print("first", flush=True)
@@ -178,17 +170,27 @@ def test_output_is_shown_whole_as_it_comes(airlock: Start, tmp_path: Path) -> No
     os.write(1, b"not \\xff UTF-8\\n")
     os.write(2, b"the end")
     """
-    with ended(airlock("run", "--num-gpus", "1", script(tmp_path, text))) as process:
+    path = script(user.folder, text)
+    args = ("--text", 'quoted "x"\n', "ünïcode", "")
+    command = ("run", "--num-gpus=1", "--preload", "numpy,-x", path, *args)
+    with ended(user.airlock(*command)) as process:
         assert process.stdout is not None
         shown = []
         for line in process.stdout:
             shown.append(line)
             if line == "first\n":
-                (tmp_path / "go").touch()
+                (user.folder / "go").touch()
         assert process.wait() == 0
     own = ("[", "airlock", "run", " ", "my_train: done in")
     lines = [line.rstrip("\n") for line in shown if not line.startswith(own)]
     assert lines == ["first", "0%", "50%", "100%", "not \ufffd UTF-8", "the end", ""]
+    config = read_config(user.run().config)
+    assert config.script is not None
+    assert (config.script.path, config.script.args) == (path, args)
+    assert config.script.preload == ("numpy", "-x")
+    assert config.launch.num_ranks == 1
+    imported = [e["what"] for e in events_of(user.run(), "start", "zygote.import")]
+    assert imported == ["torch", "numpy"]
 
 
 @pytest.mark.parametrize(
@@ -206,42 +208,23 @@ def test_output_is_shown_whole_as_it_comes(airlock: Start, tmp_path: Path) -> No
     ],
 )
 def test_what_a_script_cannot_be_started_with_is_said_before_anything_starts(
-    typed: Typed, environ: dict[str, str], tmp_path: Path, args: list[str], said: str
+    user: User, args: list[str], said: str
 ) -> None:
-    script(tmp_path, "print('ran')\n", "ok.py")
-    script(tmp_path, "print('ran')\nif x y:\n", "bad.py")
-    code, out, err = typed("run", *args, env={"CUDA_VISIBLE_DEVICES": ""})
+    script(user.folder, "print('ran')\n", "ok.py")
+    script(user.folder, "print('ran')\nif x y:\n", "bad.py")
+    code, out, err = user.typed("run", *args, env={"CUDA_VISIBLE_DEVICES": ""})
     assert code in (2, 4), out
     assert said in err
     assert "Traceback" not in err
-    assert not Path(environ["AIRLOCK_RUNS_DIR"]).exists()
+    assert not Path(user.environ["AIRLOCK_RUNS_DIR"]).exists()
 
 
-def test_a_dry_run_shows_the_plain_torchrun_line_and_starts_nothing(
-    typed: Typed, tmp_path: Path
-) -> None:
-    path = script(tmp_path, "print('ran')\n", "my train.py")
+def test_a_dry_run_shows_the_plain_torchrun_line_and_starts_nothing(user: User) -> None:
+    path = script(user.folder, "print('ran')\n", "my train.py")
     command = ("run", "--dry-run", "--max-restarts=1", "--num-gpus=3", path, "--lr", "a b")
-    code, out, _ = typed(*command)
-    assert code == 0
+    out = user.typed.output_of(*command)
     line = f"torchrun --standalone --nproc-per-node=3 --max-restarts=1 '{path}' --lr 'a b'"
     assert out.splitlines()[-1] == line
     assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in out
     assert "ran" not in out.splitlines()
     assert "[train]" not in out
-
-
-def test_the_configuration_of_a_script_is_read_back_as_it_was(
-    airlock: Start, environ: dict[str, str], tmp_path: Path
-) -> None:
-    path = script(tmp_path, "pass\n")
-    args = ("--text", 'quoted "x"\n', "ünïcode", "")
-    code, _, err = finish(airlock("run", "--num-gpus=1", "--preload", "numpy,-x", path, *args))
-    assert code == 0, err
-    config = read_config(run_folder(environ).config)
-    assert config.script is not None
-    assert (config.script.path, config.script.args) == (path, args)
-    assert config.script.preload == ("numpy", "-x")
-    assert config.launch.num_ranks == 1
-    imported = [e["what"] for e in events_of(run_folder(environ), "start", "zygote.import")]
-    assert imported == ["torch", "numpy"]

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import pytest
 
-from tests.running import SERIAL, Start, events_of, finish, hooked, run_folder
+from tests.running import (
+    SERIAL,
+    User,
+    as_options,
+    events_of,
+    hooked,
+)
 
 _STEPS = (
     "run",
     "tiny",
     *SERIAL,
     "--num-gpus=2",
-    "--set",
-    "train.max_steps=24",
-    "--set",
-    "train.log_every_steps=3",
-    "--set",
-    "train.eval_generate=false",
-    "--set",
-    "train.global_batch_size=8",
-    "--set",
-    "data.eval_path=",
+    *as_options(
+        "train.max_steps=24",
+        "train.log_every_steps=3",
+        "train.eval_generate=false",
+        "train.global_batch_size=8",
+        "data.eval_path=",
+    ),
 )
 _SLOW = """
 own = module.{what}
@@ -45,30 +48,28 @@ def slowed(part: str, ranks: tuple[str, ...]) -> tuple[str, str]:
 @pytest.mark.long
 @pytest.mark.parametrize("part", ["data", "compute"])
 def test_a_rank_that_is_slower_than_the_other_is_named_with_what_it_is_slow_in(
-    part: str, airlock: Start, environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+    user: User, part: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("hook")
-    env = hooked(environ, folder, *slowed(part, ("1",)))
-    code, out, err = finish(airlock(*_STEPS, env=env))
-    assert code == 0, out + err
+    env = hooked(user.environ, folder, *slowed(part, ("1",)))
+    out = user.output_of(*_STEPS, env=env)
     warned = [line for line in out.splitlines() if "is slower than the others" in line]
     assert len(warned) == 1, out
     assert warned[0].startswith("airlock: rank 1 is slower than the others, which wait for it: ")
     assert f": {part} takes " in warned[0]
     row = next(line for line in out.splitlines() if line.startswith("  slow rank "))
     assert f"rank 1: {part} takes " in row
-    told = events_of(run_folder(environ), "metric", "train.rank")
+    told = events_of(user.run(), "metric", "train.rank")
     waits_s = {one["rank"]: one["time_wait_s"] for one in told}
     assert waits_s[0] > 1 > waits_s[1]
 
 
 @pytest.mark.long
 def test_of_ranks_that_are_equally_slow_none_is_named(
-    airlock: Start, environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+    user: User, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("hook")
-    env = hooked(environ, folder, *slowed("compute", ("0", "1")))
-    code, out, err = finish(airlock(*_STEPS, env=env))
-    assert code == 0, out + err
+    env = hooked(user.environ, folder, *slowed("compute", ("0", "1")))
+    out = user.output_of(*_STEPS, env=env)
     assert "slower than" not in out
     assert "slow rank" not in out

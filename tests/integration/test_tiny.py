@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -39,27 +40,31 @@ print(json.dumps(answers))
 def finished(
     tmp_path_factory: pytest.TempPathFactory, shared_cache: Path
 ) -> tuple[RunDir, subprocess.CompletedProcess[str]]:
-    """Do one whole run, started in a folder that has its own train.py and launch/."""
+    """Do one whole run, of a clone with spaces in its path, as a user does it.
+
+    It is started in a folder that has a train.py and a launch/ of its own.
+    """
+    clone = tmp_path_factory.mktemp("a clone with spaces")
+    listed = ["git", "ls-files", "-co", "--exclude-standard", "-z"]
+    names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, names.split("\0")):
+        (clone / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, clone / name)
     folder = tmp_path_factory.mktemp("a folder of the user's")
     (folder / "train.py").write_text("raise SystemExit('the wrong train')")
     (folder / "launch").mkdir()
     (folder / "launch" / "__init__.py").write_text("raise SystemExit('the wrong launch')")
     kept = {k: v for k, v in os.environ.items() if not k.startswith("AIRLOCK_") and k != "NUM_GPUS"}
     process = subprocess.run(
-        [ROOT / "start.sh", "tiny"],
+        [clone / "start.sh", "tiny"],
         cwd=folder,
-        env=kept
-        | {
-            "AIRLOCK_PYTHON": sys.executable,
-            "AIRLOCK_RUNS_DIR": str(folder / "runs"),
-            "AIRLOCK_CACHE_DIR": str(shared_cache),
-        },
+        env=kept | {"AIRLOCK_PYTHON": sys.executable, "AIRLOCK_CACHE_DIR": str(shared_cache)},
         text=True,
         capture_output=True,
         timeout=280,
         check=False,
     )
-    return RunDir((folder / "runs" / "latest").resolve()), process
+    return RunDir((clone / "runs" / "latest").resolve()), process
 
 
 Finished = tuple[RunDir, "subprocess.CompletedProcess[str]"]

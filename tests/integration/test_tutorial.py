@@ -13,6 +13,7 @@ import pytest
 
 from rundir.paths import PACKAGES
 from tests.conftest import ROOT
+from tests.running import User
 
 PAGE = ROOT / "docs/tutorial.md"
 _BLOCK = re.compile(r"^```(sh|text)(?: exits=(\d+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -60,11 +61,9 @@ def clone(folder: Path) -> Path:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_every_command_of_the_tutorial_does_what_the_page_says(
-    environ: dict[str, str], tmp_path: Path
-) -> None:
-    root = clone(tmp_path / "clone")
-    env = {name: value for name, value in environ.items() if name != "AIRLOCK_RUNS_DIR"}
+def test_every_command_of_the_tutorial_does_what_the_page_says(user: User) -> None:
+    root = clone(user.folder / "clone")
+    env = {name: value for name, value in user.environ.items() if name != "AIRLOCK_RUNS_DIR"}
     for step in steps(PAGE.read_text(encoding="utf-8")):
         done = subprocess.run(
             ["bash", "-c", f"set -eu\n{step.commands}"],

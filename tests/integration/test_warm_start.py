@@ -14,24 +14,23 @@ import psutil
 import pytest
 
 from rundir.checkpoints import complete_checkpoints
+from rundir.events import read_events
 from rundir.paths import RunDir
 from tests.running import (
     COLD,
     ENDLESS,
     IN_ZYGOTE,
     SHORT,
-    Start,
+    User,
+    as_options,
     assert_nothing_left,
     ended,
     events_of,
     finish,
     here,
-    hooked,
     how_started,
     limit_s,
     rank_pids,
-    run_folder,
-    training,
     wait_for,
     zygote_pid,
 )
@@ -53,7 +52,7 @@ def trained(run: RunDir) -> tuple[list[float], bytes]:
     ],
 )
 def test_training_after_a_warm_start_is_bitwise_that_after_a_cold_one(
-    airlock: Start, environ: dict[str, str], tmp_path: Path, threads: int, method: str
+    user: User, threads: int, method: str
 ) -> None:
     found = {}
     body = """
@@ -65,24 +64,21 @@ def meet_and_tell(*args):
     return meet(*args)
 module.meet = meet_and_tell
 """
-    env = hooked(environ, tmp_path, "ranks.group", body)
+    env = user.hooked("ranks.group", body)
     env |= {"AIRLOCK_LAUNCH_THREADS_PER_RANK": str(threads), "OMP_WAIT_POLICY": "passive"}
-    steps = ("--set", "train.max_steps=20", "--set", f"train.method={method}")
+    steps = as_options("train.max_steps=8", f"train.method={method}")
     for start in ("warm", "imports", "cold"):
-        code, out, err = finish(airlock(*SHORT, *steps, "--set", f"launch.start={start}", env=env))
-        assert code == 0, out + err
-        run = run_folder(environ)
+        user.output_of(*SHORT, *steps, "--set", f"launch.start={start}", env=env)
+        run = user.run()
         assert how_started(run) == (start, None)
         found[start] = trained(run)
-        assert len(found[start][0]) == 20
+        assert len(found[start][0]) == 8
     assert found["warm"] == found["cold"]
     assert found["imports"] == found["cold"]
-    assert (tmp_path / "threads").read_text().split() == [str(threads)] * 6
+    assert (user.folder / "threads").read_text().split() == [str(threads)] * 6
 
 
-def test_a_parallel_region_in_the_zygote_is_seen_and_the_run_starts_cold(
-    airlock: Start, environ: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_parallel_region_in_the_zygote_is_seen_and_the_run_starts_cold(user: User) -> None:
     body = f"""{IN_ZYGOTE}
 if in_zygote:
     import torch
@@ -90,69 +86,24 @@ if in_zygote:
     torch.ones(1 << 22).exp_()
     torch.set_num_threads(1)
 """
-    env = hooked(environ, tmp_path, "train.worker", body)
-    code, out, err = finish(airlock(*SHORT, env=env))
-    assert code == 0, err
-    start, reason = how_started(run_folder(environ))
+    env = user.hooked("train.worker", body)
+    out = user.output_of(*SHORT, env=env)
+    start, reason = how_started(user.run())
     assert start == "cold"
     assert reason is not None
     assert " threads (python): a fork would " in reason
     assert f"airlock: starting cold: {reason}" in out
-    assert_nothing_left(run_folder(environ))
+    assert_nothing_left(user.run())
 
 
-def test_a_rank_that_is_told_not_to_trust_the_zygote_fails_and_says_so(
-    airlock: Start, environ: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_rank_that_is_told_not_to_trust_the_zygote_fails_and_says_so(user: User) -> None:
     # As when multiprocessing has started another zygote, and that one is unsafe to fork.
     body = "module.WarmStart.why_not = lambda self: self._wait() and None"
-    hooked(environ, tmp_path, "launch.start.agent.warm_start", body)
+    user.hooked("launch.start.agent.warm_start", body)
     unfit = f"{IN_ZYGOTE}\nif in_zygote:\n    raise ImportError('only here')"
-    env = hooked(environ, tmp_path, "train.worker", unfit)
-    code, out, _ = finish(airlock(*SHORT, env=env))
-    assert code == 10
+    env = user.hooked("train.worker", unfit)
+    out = user.output_of(*SHORT, env=env, code=10)
     assert "the zygote must not be forked: ImportError: only here" in out
-
-
-def test_what_a_fork_gets_wrong_is_put_right_in_every_rank(
-    airlock: Start, environ: dict[str, str], tmp_path: Path
-) -> None:
-    body = """
-import atexit, json, numpy, torch
-meet = module.meet
-def tell(*args):
-    rank = os.environ["RANK"]
-    atexit.register(lambda: open(f"atexit{rank}", "w").close())
-    about = {name: os.environ.get(name) for name in (
-        "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "HF_DEACTIVATE_ASYNC_LOAD",
-        "JE_ARROW_MALLOC_CONF")}
-    about["random"] = numpy.random.random()
-    about["threads"] = torch.get_num_threads()
-    with open(f"about{rank}", "w") as file:
-        json.dump(about, file)
-    return meet(*args)
-module.meet = tell
-"""
-    env = hooked(environ, tmp_path, "ranks.group", body)
-    env |= {"AIRLOCK_LAUNCH_THREADS_PER_RANK": "3", "HF_DEACTIVATE_ASYNC_LOAD": "0"}
-    code, _, err = finish(airlock(*SHORT, env=env))
-    assert code == 0, err
-    assert how_started(run_folder(environ)) == ("warm", None)
-    zero, one = (json.loads((tmp_path / f"about{rank}").read_text()) for rank in (0, 1))
-    assert zero.pop("random") != one.pop("random")
-    assert (
-        zero
-        == one
-        == {
-            "OMP_NUM_THREADS": "3",
-            "OPENBLAS_NUM_THREADS": "3",
-            "HF_DEACTIVATE_ASYNC_LOAD": "0",
-            "JE_ARROW_MALLOC_CONF": None,
-            "threads": 3,
-        }
-    )
-    assert (tmp_path / "atexit0").exists()
-    assert (tmp_path / "atexit1").exists()
 
 
 def score(pid: int) -> int:
@@ -169,19 +120,17 @@ def assert_kept_apart(process: subprocess.Popen[str], run: RunDir) -> None:
 
 @pytest.mark.long
 def test_cold_ranks_have_sessions_of_their_own_and_would_be_killed_before_the_launcher(
-    airlock: Start, environ: dict[str, str]
+    user: User,
 ) -> None:
-    with training(airlock(*ENDLESS, *COLD), environ) as (process, run):
+    with user.training(*ENDLESS, *COLD) as (process, run):
         assert_kept_apart(process, run)
         process.kill()
     assert_nothing_left(run)
 
 
 @pytest.mark.sample
-def test_ranks_are_forks_of_the_zygote_and_share_what_it_has(
-    airlock: Start, environ: dict[str, str]
-) -> None:
-    with training(airlock(*ENDLESS), environ) as (process, run):
+def test_ranks_are_forks_of_the_zygote_and_share_what_it_has(user: User) -> None:
+    with user.training(*ENDLESS) as (process, run):
         zygote = psutil.Process(zygote_pid(run))
         pids = set(rank_pids(run).values())
         assert {child.pid for child in zygote.children()} == pids
@@ -210,26 +159,64 @@ module.wrap = wrap_and_tell
 """
 
 
+# What each rank finds in its environment and libraries, and that it ends as a program does.
+_ABOUT = """
+import atexit, json, numpy, torch
+meet = module.meet
+def tell(*args):
+    rank = os.environ["RANK"]
+    atexit.register(lambda: open(f"atexit{rank}", "w").close())
+    about = {name: os.environ.get(name) for name in (
+        "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "HF_DEACTIVATE_ASYNC_LOAD",
+        "JE_ARROW_MALLOC_CONF")}
+    about["random"] = numpy.random.random()
+    about["threads"] = torch.get_num_threads()
+    with open(f"about{rank}", "w") as file:
+        json.dump(about, file)
+    return meet(*args)
+module.meet = tell
+"""
+
+
+def assert_put_right(folder: Path) -> None:
+    """Fail unless what a fork gets wrong is put right in every rank."""
+    zero, one = (json.loads((folder / f"about{rank}").read_text()) for rank in (0, 1))
+    assert zero.pop("random") != one.pop("random")
+    assert zero == one
+    assert zero == {
+        "OMP_NUM_THREADS": "3",
+        "OPENBLAS_NUM_THREADS": "3",
+        "HF_DEACTIVATE_ASYNC_LOAD": "0",
+        "JE_ARROW_MALLOC_CONF": None,
+        "threads": 3,
+    }
+    assert all((folder / f"atexit{rank}").exists() for rank in (0, 1))
+
+
 @pytest.mark.parametrize("start", ["warm", pytest.param("imports", marks=pytest.mark.long)])
-def test_ranks_go_on_sharing_frozen_weights_in_ddp_forked_with_them_or_not(
-    airlock: Start, environ: dict[str, str], tmp_path: Path, start: str
+def test_forked_ranks_are_as_started_ones_and_go_on_sharing_frozen_weights_in_ddp(
+    user: User, start: str
 ) -> None:
-    env = hooked(environ, tmp_path, "train.worker", _WRITTEN_TO)
-    options = (
-        "--set",
+    user.hooked("ranks.group", _ABOUT)
+    env = user.hooked("train.worker", _WRITTEN_TO)
+    env |= {"AIRLOCK_LAUNCH_THREADS_PER_RANK": "3", "HF_DEACTIVATE_ASYNC_LOAD": "0"}
+    # What the last two do is checked here in passing.
+    options = as_options(
         "train.method=lora",
-        "--set",
         f"launch.start={start}",
-        "--set",
-        "train.merge_adapters=false",  # checked here in passing
+        "train.merge_adapters=false",
+        "train.evaluate=false",
     )
-    code, out, err = finish(airlock(*SHORT, *options, env=env))
-    assert code == 0, err
-    run = run_folder(environ)
+    out = user.output_of(*SHORT, *options, env=env)
+    run = user.run()
+    assert how_started(run) == (start, None)
+    assert_put_right(user.folder)
+    assert "not measured: train.evaluate is false" in out
+    assert "eval" not in {one["name"] for one in read_events(run.events)}
     assert (run.adapter / "adapter_model.safetensors").is_file()
     assert not run.model.exists()
     assert re.search(rf"^  adapter +.*{run.run_id}/adapter$", out, re.MULTILINE)
-    written_to = [int((tmp_path / f"dirty{rank}").read_text()) for rank in (0, 1)]
+    written_to = [int((user.folder / f"dirty{rank}").read_text()) for rank in (0, 1)]
     if start == "warm":
         assert written_to == [0, 0]
     else:  # what each rank has loaded itself is compared, not sent; loading wrote to a few pages
@@ -237,16 +224,13 @@ def test_ranks_go_on_sharing_frozen_weights_in_ddp_forked_with_them_or_not(
 
 
 @pytest.mark.gpu
-def test_a_warm_start_on_a_gpu_trains_as_a_cold_one_does(
-    airlock: Start, environ: dict[str, str]
-) -> None:
+def test_a_warm_start_on_a_gpu_trains_as_a_cold_one_does(user: User) -> None:
     found = {}
     for start in ("warm", "cold"):
         for method in ("full", "lora"):
-            options = ("--set", f"launch.start={start}", "--set", f"train.method={method}")
-            code, out, err = finish(airlock(*SHORT, *options, env={"NUM_GPUS": "1"}))
-            assert code == 0, out + err
-            run = run_folder(environ)
+            options = as_options(f"launch.start={start}", f"train.method={method}")
+            user.output_of(*SHORT, *options, env={"NUM_GPUS": "1"})
+            run = user.run()
             assert how_started(run) == (start, None)
             found[start, method] = [event["loss"] for event in events_of(run, "metric", "train")]
             marks = events_of(run, "mark", "mem.post_model", rank=0)
@@ -263,14 +247,11 @@ def test_a_warm_start_on_a_gpu_trains_as_a_cold_one_does(
         "import ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0)",  # which torch does not see
     ],
 )
-def test_cuda_in_the_zygote_is_seen_whoever_initialised_it(
-    airlock: Start, environ: dict[str, str], tmp_path: Path, deed: str
-) -> None:
+def test_cuda_in_the_zygote_is_seen_whoever_initialised_it(user: User, deed: str) -> None:
     body = f"{IN_ZYGOTE}\nif in_zygote:\n    {deed}"
-    env = hooked(environ, tmp_path, "train.worker", body)
-    code, _, err = finish(airlock(*SHORT, env=env | {"NUM_GPUS": "1"}))
-    assert code == 0, err
-    start, reason = how_started(run_folder(environ))
+    env = user.hooked("train.worker", body)
+    user.output_of(*SHORT, env=env | {"NUM_GPUS": "1"})
+    start, reason = how_started(user.run())
     assert start == "cold"
     assert reason is not None
     assert "CUDA" in reason
@@ -278,12 +259,11 @@ def test_cuda_in_the_zygote_is_seen_whoever_initialised_it(
 
 @pytest.mark.sample
 def test_a_cold_start_has_no_zygote_and_its_command_is_kept_with_variables_and_the_limit(
-    airlock: Start, environ: dict[str, str]
+    user: User,
 ) -> None:
     env = {"NUM_GPUS": "2", "AIRLOCK_LIMITS_RLIMIT_AS_GIB": "24", "AIRLOCK_SCRIPT": "./start.sh"}
-    code, _, err = finish(airlock(*SHORT, *COLD, env=env))
-    assert code == 0, err
-    run = run_folder(environ)
+    user.output_of(*SHORT, *COLD, env=env)
+    run = user.run()
     assert how_started(run) == ("cold", None)
     assert not run.event_file("zygote").exists()
     first, *_, line = run.command.read_text().splitlines()
@@ -294,30 +274,16 @@ def test_a_cold_start_has_no_zygote_and_its_command_is_kept_with_variables_and_t
     assert len(limits) == 1, line
 
 
-def test_a_zygote_killed_from_outside_while_it_imports_ends_the_run(
-    airlock: Start, environ: dict[str, str]
-) -> None:
-    with ended(airlock(*SHORT)) as process:
-        run = run_folder(environ)
-        os.kill(zygote_pid(run), signal.SIGKILL)
-        code, out, _ = finish(process, timeout_s=30)
-    assert code == 10
-    assert "the zygote killed by SIGKILL" in out
-    assert_nothing_left(run)
-
-
 @pytest.mark.long
-def test_the_zygote_waits_at_the_gate_for_as_long_as_it_takes(
-    airlock: Start, environ: dict[str, str]
-) -> None:
-    gate = Path(environ["AIRLOCK_GATE_DIR"]) / "gate.lock"
+def test_the_zygote_waits_at_the_gate_for_as_long_as_it_takes(user: User) -> None:
+    gate = Path(user.environ["AIRLOCK_GATE_DIR"]) / "gate.lock"
     holder = subprocess.Popen(["flock", str(gate), "sleep", "1000"], start_new_session=True)
     try:
         wait_for(gate.exists, why="nobody took the lock")
         own_s = limit_s(6)
-        limit = ("--set", f"launch.zygote_timeout_s={own_s}", "--set", "launch.admit=auto")
-        with ended(airlock(*SHORT, *limit)) as process:
-            run = run_folder(environ)
+        limit = as_options(f"launch.zygote_timeout_s={own_s}", "launch.admit=auto")
+        with ended(user.airlock(*SHORT, *limit)) as process:
+            run = user.run()
             wait_for(lambda: events_of(run, "start", "lock.wait"), why="it did not wait")
             with pytest.raises(subprocess.TimeoutExpired):
                 process.wait(own_s + 3)  # longer than the limit for its own work

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rundir.paths import RunDir
 from rundir.pulse import PulseState, read_pulse
-from tests.running import Start, events_of, finish, rank_pids, run_folder
+from tests.running import User, events_of, rank_pids
 from tests.scripts import BOTH, JOIN, script
 
 _SCRIPT = f"""{JOIN}
@@ -54,13 +54,13 @@ print("done", rank)
 
 @BOTH
 def test_a_script_that_forks_compiles_and_leaves_threads_behind_ends_as_ever(
-    airlock: Start, environ: dict[str, str], tmp_path: Path, start: str
+    user: User, start: str
 ) -> None:
-    env = {"RUN": str(Path(environ["AIRLOCK_RUNS_DIR"]) / "latest")}
+    env = {"RUN": str(Path(user.environ["AIRLOCK_RUNS_DIR"]) / "latest")}
     args = ("--num-gpus", "2", "--set", f"launch.start={start}", "--set", "launch.admit=open")
-    code, out, err = finish(airlock("run", *args, script(tmp_path, _SCRIPT), env=env))
+    code, out, err = user.finish("run", *args, script(user.folder, _SCRIPT), env=env)
     assert code == 0, out + err
-    run = run_folder(environ)
+    run = user.run()
     assert not events_of(run, "error", "rank.exit"), out
     assert "the watchdog cannot see" not in out
     assert "Fatal Python error" not in out + err

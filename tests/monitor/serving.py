@@ -19,6 +19,7 @@ from typing import Any
 import httpx
 
 from tests.conftest import ROOT
+from tests.running import wait_for
 
 _START_S = 60.0
 
@@ -45,6 +46,15 @@ class Server:
         answer = self.get(path, **more)
         assert answer.status_code == 200, answer.text
         return answer.json()
+
+    def row(self, run_id: str) -> dict[str, Any]:
+        """Return what the list of runs has of one."""
+        rows = self.json("/api/runs?limit=1000")["runs"]
+        return next(row for row in rows if row["id"] == run_id)
+
+    def until(self, run_id: str, state: str) -> None:
+        """Wait until the list of runs has it in that state."""
+        wait_for(lambda: self.row(run_id)["state"] == state, why=f"not {state}", timeout_s=300)
 
     def post(self, path: str, body: Any, **headers: str) -> httpx.Response:
         return self.client.post(path, json=body, headers=headers)

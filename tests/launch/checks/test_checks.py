@@ -19,7 +19,7 @@ from launch.checks.context import Context, error, fine, warning
 from launch.config.job import Job
 from rundir.finding import Finding
 from tests.launch.checks.conftest import Machine, context, in_namespace
-from tests.running import Start, Typed, finish
+from tests.running import Start, Typed, User, as_options, output_of
 
 
 def job() -> Job:
@@ -94,19 +94,17 @@ def run_in(first: str, environ: dict[str, str], *args: str) -> subprocess.Comple
     )
 
 
-def test_a_run_ends_with_4_before_anything_is_made_and_names_all_errors(
-    environ: dict[str, str], tmp_path: Path
-) -> None:
-    (tmp_path / "runs").mkdir()
-    small = f"mount -t tmpfs -o size=20m none '{tmp_path}/runs'; mkdir '{tmp_path}/runs/kept'"
-    done = run_in(f"{small}; trap 'ls {tmp_path}/runs' EXIT", environ)
+def test_a_run_ends_with_4_before_anything_is_made_and_names_all_errors(user: User) -> None:
+    (user.folder / "runs").mkdir()
+    small = f"mount -t tmpfs -o size=20m none '{user.folder}/runs'; mkdir '{user.folder}/runs/kept'"
+    done = run_in(f"{small}; trap 'ls {user.folder}/runs' EXIT", user.environ)
     assert done.returncode == 4
     assert done.stderr.startswith("airlock: this machine is not ready for the run\n  disk: 20 MiB")
     assert "\n  localhost: no connection to " in done.stderr
     assert "\n    → ip link set lo up" in done.stderr
     assert done.stderr.endswith("  → --force continues all the same\n")
     assert "Traceback" not in done.stderr
-    assert not (tmp_path / "runs" / "latest").exists()
+    assert not (user.folder / "runs" / "latest").exists()
 
 
 @pytest.mark.runs
@@ -116,7 +114,7 @@ def test_force_goes_on_with_a_line_for_each_error(environ: dict[str, str], tmp_p
     quick = ("--force", "--set", "data.path=/nowhere")
     done = run_in(small, environ, *quick)
     assert done.returncode == 5  # the data: those are checked first
-    few = ("--set", "data.eval_path=", "--set", "train.global_batch_size=8")
+    few = as_options("data.eval_path=", "train.global_batch_size=8")
     done = run_in(small, environ, "--force", "--set", "train.max_steps=1", *few)
     assert "airlock: error: disk: 2 MiB are free" in done.stdout
     assert "\nrun " in done.stdout  # it has begun
@@ -126,16 +124,8 @@ def test_force_goes_on_with_a_line_for_each_error(environ: dict[str, str], tmp_p
 def test_a_run_on_a_machine_in_order_says_nothing_of_it(
     airlock: Start,
 ) -> None:
-    args = (
-        "--set",
-        "train.max_steps=1",
-        "--set",
-        "data.eval_path=",
-        "--set",
-        "train.global_batch_size=8",
-    )
-    code, out, _ = finish(airlock("run", "tiny", *args))
-    assert code == 0
+    args = as_options("train.max_steps=1", "data.eval_path=", "train.global_batch_size=8")
+    out = output_of(airlock("run", "tiny", *args))
     before = out[: out.index("airlock: tiny, 2 ranks on ")].splitlines()
     # Leftovers of others on this machine are reported, and rightly so.
     assert [line for line in before if not line.startswith("airlock: warning: leftovers:")] == []
@@ -159,18 +149,18 @@ def converse(terminal: int, about: str, answer: str, wanted: str) -> str:
 @pytest.mark.parametrize(("answer", "ends"), [("y", True), ("n", False)])
 @pytest.mark.runs
 def test_on_a_terminal_it_offers_to_end_what_a_dead_run_has_left(
-    environ: dict[str, str], tmp_path: Path, answer: str, ends: bool
+    user: User, answer: str, ends: bool
 ) -> None:
     name = f"20260101-000000-tiny-{secrets.token_hex(4)}"  # its folder has been removed
     command = [sys.executable, "-P", "-m", "launch", "run", "tiny", "--set", "train.max_steps=1"]
     ours, theirs = pty.openpty()
     with contextlib.ExitStack() as stack:
         stack.callback(os.close, ours)
-        env = {"AIRLOCK_RUN_DIR": str(tmp_path / "runs" / name)}
+        env = {"AIRLOCK_RUN_DIR": str(user.folder / "runs" / name)}
         left = stack.enter_context(subprocess.Popen(["sleep", "600"], env=env))
         stack.callback(left.kill)
         process = stack.enter_context(
-            subprocess.Popen(command, env=environ, stdin=theirs, stdout=theirs, stderr=theirs)
+            subprocess.Popen(command, env=user.environ, stdin=theirs, stdout=theirs, stderr=theirs)
         )
         stack.callback(process.kill)
         os.close(theirs)
@@ -181,9 +171,7 @@ def test_on_a_terminal_it_offers_to_end_what_a_dead_run_has_left(
 
 
 def test_the_checks_alone_print_what_they_saw_or_one_object(typed: Typed) -> None:
-    code, out, _ = typed("preflight", "tiny")
-    assert code == 0
+    out = typed.output_of("preflight", "tiny")
     assert "ok       localhost: 127.0.0.1 answers" in out
-    code, _, err = typed("preflight", "nonsense")
-    assert code == 2
+    err = typed.error_of("preflight", "nonsense")
     assert "no profile 'nonsense'" in err

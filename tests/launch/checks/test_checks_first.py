@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import fake_nvml
-from tests.running import Start, Typed, finish, here
+from tests.running import Start, Typed, User, here, output_of
 
 HAS_GPU = Path("/proc/driver/nvidia/version").exists()
 on_cpu = pytest.mark.skipif(HAS_GPU, reason="this machine has a GPU")
@@ -25,10 +25,8 @@ def pretended(tmp_path: Path) -> dict[str, str]:
 
 @pytest.mark.runs
 @pytest.mark.sample
-def test_without_data_the_checks_run_first_and_then_what_to_type_is_said(
-    airlock: Start, environ: dict[str, str]
-) -> None:
-    code, out, err = finish(airlock(*NO_DATA))
+def test_without_data_the_checks_run_first_and_then_what_to_type_is_said(user: User) -> None:
+    code, out, err = user.finish(*NO_DATA)
     assert code == 2, out + err
     headings = ("import test (", "single-GPU test (", "plan: does it fit?")
     places = [out.index(heading) for heading in headings]
@@ -40,16 +38,14 @@ def test_without_data_the_checks_run_first_and_then_what_to_type_is_said(
     typed = shlex.join(["./start.sh", *NO_DATA[1:]])
     assert f"  → {typed} --data FILE.jsonl " in err
     assert f"  → {typed} --demo " in err
-    assert not Path(environ["AIRLOCK_RUNS_DIR"]).exists()
+    assert not Path(user.environ["AIRLOCK_RUNS_DIR"]).exists()
 
 
 @pytest.mark.runs
-def test_a_check_that_fails_is_said_with_the_lack_of_data_and_ends_with_4(
-    airlock: Start, environ: dict[str, str], tmp_path: Path
-) -> None:
-    (tmp_path / "peft.py").write_text("raise ImportError('this is not peft')")
-    env = {"PYTHONPATH": f"{environ['PYTHONPATH']}:{tmp_path}", "RUN_SINGLE_GPU_TEST": "0"}
-    code, out, err = finish(airlock(*NO_DATA, env=env))
+def test_a_check_that_fails_is_said_with_the_lack_of_data_and_ends_with_4(user: User) -> None:
+    (user.folder / "peft.py").write_text("raise ImportError('this is not peft')")
+    env = {"PYTHONPATH": f"{user.environ['PYTHONPATH']}:{user.folder}", "RUN_SINGLE_GPU_TEST": "0"}
+    code, out, err = user.finish(*NO_DATA, env=env)
     assert code == 4
     assert "FAIL  peft: ImportError: this is not peft" in out
     assert "the import test (diagnostics.imports) failed with exit code 4" in err
@@ -80,8 +76,7 @@ def test_a_test_that_is_neither_on_nor_off_ends_it(typed: Typed, args: tuple[str
 
 
 def test_a_dry_run_names_the_tests_that_come_first_and_shows_what_was_found(typed: Typed) -> None:
-    code, out, _ = typed("run", "tiny", "--dry-run", env={"RUN_IMPORT_TEST": "yes"})
-    assert code == 0
+    out = typed.output_of("run", "tiny", "--dry-run", env={"RUN_IMPORT_TEST": "yes"})
     assert "import test (RUN_IMPORT_TEST=yes): can all" in out
     assert "single-GPU test: off (not asked for; RUN_SINGLE_GPU_TEST=1 turns it on)" in out
     found = out.partition("\nthis machine:\n")[2].partition("\n\n")[0].splitlines()
@@ -121,8 +116,7 @@ def test_a_run_without_a_gpu_and_data_says_both_and_which_checks_need_none(typed
 
 
 def test_too_few_gpus_and_no_data_are_said_at_once(typed: Typed, pretended: dict[str, str]) -> None:
-    code, _, err = typed("run", "32b", env=pretended | {"NUM_GPUS": "9"})
-    assert code == 2
+    err = typed.error_of("run", "32b", env=pretended | {"NUM_GPUS": "9"})
     assert "NUM_GPUS=9 asks for 9 ranks; 8 GPUs are visible" in err
     assert "32b names no training data" in err
 
@@ -130,8 +124,7 @@ def test_too_few_gpus_and_no_data_are_said_at_once(typed: Typed, pretended: dict
 def test_a_demo_that_cannot_fit_whole_is_cut_down_loudly(
     typed: Typed, pretended: dict[str, str]
 ) -> None:
-    code, out, err = typed("run", "32b", "--demo", "--dry-run", env=pretended)
-    assert code == 0, err
+    out = typed.output_of("run", "32b", "--demo", "--dry-run", env=pretended)
     assert "CUT DOWN: 2 of the 64 layers of 32b, RANDOM WEIGHTS" in out
     assert "why: does not fit: a rank needs" in out
     assert "num_hidden_layers = 2" in out
@@ -140,8 +133,7 @@ def test_a_demo_that_cannot_fit_whole_is_cut_down_loudly(
 
 def test_a_demo_that_may_fit_is_of_the_whole_model(typed: Typed, pretended: dict[str, str]) -> None:
     large = {name: "183359" for name in pretended if name.startswith("NVML_TOTAL_MIB")}
-    code, out, err = typed("run", "32b", "--demo", "--dry-run", env=pretended | large)
-    assert code == 0, err
+    out = typed.output_of("run", "32b", "--demo", "--dry-run", env=pretended | large)
     assert "airlock: demo: the whole model, 5 steps" in out
     assert "num_hidden_layers = 64" in out
     assert 'path = "Qwen/Qwen2.5-32B"' in out
@@ -154,20 +146,16 @@ def test_a_demo_that_may_fit_is_of_the_whole_model(typed: Typed, pretended: dict
         (("run", "--demo", "ok.py"), "--demo means nothing to a script"),
     ],
 )
-def test_a_demo_of_what_has_none_is_refused(
-    typed: Typed, tmp_path: Path, args: tuple[str, ...], says: str
-) -> None:
-    (tmp_path / "ok.py").write_text("")
-    code, _, err = typed(*args)
-    assert code == 2
+def test_a_demo_of_what_has_none_is_refused(user: User, args: tuple[str, ...], says: str) -> None:
+    (user.folder / "ok.py").write_text("")
+    err = user.typed.error_of(*args)
     assert says in err
 
 
 @pytest.mark.runs
 def test_a_demo_trains_a_few_steps_and_says_before_and_after_what_it_is(airlock: Start) -> None:
     small = ("--set", "train.max_steps=2", "--set", "launch.admit=open")
-    code, out, err = finish(airlock("run", "tiny", "--demo", *small))
-    assert code == 0, out + err
+    out = output_of(airlock("run", "tiny", "--demo", *small))
     assert "step 2/2" in out
     assert out.count("airlock: demo: the whole model") == 2
 
@@ -176,13 +164,10 @@ def test_a_demo_trains_a_few_steps_and_says_before_and_after_what_it_is(airlock:
 @pytest.mark.runs
 @on_cpu
 @pytest.mark.timeout(1800)
-def test_the_demo_of_a_large_profile_trains_two_layers_where_there_is_no_gpu(
-    airlock: Start, tmp_path: Path
-) -> None:
+def test_the_demo_of_a_large_profile_trains_two_layers_where_there_is_no_gpu(user: User) -> None:
     small = ("--num-gpus", "1", "--set", "train.max_steps=1", "--set", "train.global_batch_size=1")
-    cache = {"AIRLOCK_CACHE_DIR": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1"}
-    code, out, err = finish(airlock("run", "14b", "--demo", *small, env=cache), timeout_s=1700)
-    assert code == 0, out + err
+    cache = {"AIRLOCK_CACHE_DIR": str(user.folder / "cache"), "HF_HUB_OFFLINE": "1"}
+    out = user.output_of("run", "14b", "--demo", *small, env=cache, timeout_s=1700)
     assert "step 1/1" in out
     assert out.count("CUT DOWN: 2 of the 48 layers of 14b") == 2
     assert "try it" not in out  # its adapters belong to weights that no file has

@@ -20,7 +20,7 @@ from rundir.events import EventWriter
 from rundir.paths import RunDir
 from rundir.status import RankStatus, Status, write_status
 from tests.launch.checks.conftest import Machine, Row
-from tests.running import ENDLESS, Start, Typed, ended, finish, training, wait_for
+from tests.running import ENDLESS, Start, Typed, User, ended, finish, training, wait_for
 from tests.running import processes_of as of_run
 from tests.scripts import script
 
@@ -169,16 +169,14 @@ def test_a_run_whose_folder_is_gone_can_be_stopped_all_the_same(
 @pytest.mark.parametrize("phase", ["done", "failed", "interrupted"])
 def test_a_run_that_is_over_needs_no_stop(typed: Typed, run: RunDir, phase: str) -> None:
     write_status(run, Status(run_id=run.run_id, profile="tiny", phase=phase))
-    code, _, err = typed("stop", run.run_id)
-    assert code == 2
+    err = typed.error_of("stop", run.run_id)
     assert f"run {run.run_id} is over: {phase}" in err
 
 
 def test_a_run_without_a_process_here_is_asked_through_its_folder(
     typed: Typed, run: RunDir
 ) -> None:
-    code, out, _ = typed("stop", run.run_id)
-    assert code == 0
+    out = typed.output_of("stop", run.run_id)
     assert "has no process here; it is asked through its folder to stop" in out
     assert (run.control / "stop").exists()
 
@@ -206,8 +204,7 @@ def test_stop_names_the_runs_that_are_going_on_unless_one_is_named(
         code, _, err = typed("stop")
     assert code == 2
     assert f"→ ./airlock stop {run.run_id}" in err
-    code, _, err = typed("stop", "nonsense")
-    assert code == 2
+    err = typed.error_of("stop", "nonsense")
     assert "no run 'nonsense'" in err
 
 
@@ -236,20 +233,18 @@ def test_stop_of_a_live_run_saves_and_ends_it(airlock: Start, environ: dict[str,
 
 
 @pytest.mark.runs
-def test_leftovers_of_a_killed_run_are_found_named_and_ended(
-    airlock: Start, environ: dict[str, str], machine: Machine, tmp_path: Path
-) -> None:
+def test_leftovers_of_a_killed_run_are_found_named_and_ended(user: User, machine: Machine) -> None:
     # A rank that starts a process that outlives it: launcher and keeper are killed at once.
     path = script(
-        tmp_path,
+        user.folder,
         """
         import subprocess, sys, time
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", "left-over"])
         time.sleep(600)
         """,
     )
-    with ended(airlock("run", "--num-gpus", "1", path)) as process:
-        folder = Path(environ["AIRLOCK_RUNS_DIR"]) / "latest"
+    with ended(user.airlock("run", "--num-gpus", "1", path)) as process:
+        folder = Path(user.environ["AIRLOCK_RUNS_DIR"]) / "latest"
         wait_for(folder.exists, why="no run")
         run = RunDir(folder.resolve())
 
@@ -263,5 +258,5 @@ def test_leftovers_of_a_killed_run_are_found_named_and_ended(
             one.kill()
         wait_for(lambda: len(of_run(run)) == 1, why="ranks do not die with their agent")
         assert f"pid {left.pid}  " in about(run, machine)["warning"]
-        assert finish(airlock("stop", run.run_id))[0] == 0
+        assert user.finish("stop", run.run_id)[0] == 0
         wait_for(lambda: not left.is_running(), why="it lives on")

@@ -11,7 +11,7 @@ from launch.track.services import services_in
 from rundir.errors import UserError
 from rundir.finding import Finding
 from tests.launch.checks.conftest import context
-from tests.running import Typed
+from tests.running import Typed, User
 
 
 def found(report_to: str, **environ: str) -> list[Finding]:
@@ -37,27 +37,23 @@ def test_names_are_separated_by_commas_and_one_unknown_is_named() -> None:
     assert "wandb or trackio" in raised.value.do
 
 
-def test_a_run_that_reports_to_what_is_not_installed_does_not_start(
-    typed: Typed, environ: dict[str, str], tmp_path: Path
-) -> None:
-    shadow = tmp_path / "shadow"  # whatever is installed here: a folder alone is not a package
+def test_a_run_that_reports_to_what_is_not_installed_does_not_start(user: User) -> None:
+    shadow = user.folder / "shadow"  # whatever is installed here: a folder alone is not a package
     (shadow / "sitecustomize").mkdir(parents=True)
     (shadow / "sitecustomize" / "__init__.py").write_text(
         "import sys, importlib.util\n"
         "find = importlib.util.find_spec\n"
         "importlib.util.find_spec = lambda name, *a: None if name == 'trackio' else find(name, *a)"
     )
-    env = {"PYTHONPATH": f"{environ['PYTHONPATH']}:{shadow}"}
-    code, _, err = typed("run", "tiny", "--set", "train.report_to=trackio", env=env)
-    assert code == 4
+    env = {"PYTHONPATH": f"{user.environ['PYTHONPATH']}:{shadow}"}
+    err = user.typed.error_of("run", "tiny", "--set", "train.report_to=trackio", code=4, env=env)
     assert "packages: train.report_to=trackio needs the package trackio, which is not" in err
     assert '-m pip install "trackio"' in err
-    assert not (tmp_path / "runs").exists()
+    assert not (user.folder / "runs").exists()
 
 
 def test_an_unknown_one_is_a_slip_of_the_pen(typed: Typed, tmp_path: Path) -> None:
-    code, _, err = typed("run", "tiny", "--set", "train.report_to=weights")
-    assert code == 2
+    err = typed.error_of("run", "tiny", "--set", "train.report_to=weights")
     assert "train.report_to names 'weights'" in err
     assert not (tmp_path / "runs").exists()
 

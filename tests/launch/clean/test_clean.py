@@ -29,8 +29,7 @@ def clean(typed: Typed, tmp_path: Path) -> Clean:
 
     def carry_out(*args: str) -> dict[str, Any]:
         env = {"AIRLOCK_CACHE_DIR": str(tmp_path / "cache")}
-        code, out, err = typed("clean", *args, "--json", env=env)
-        assert code == 0, err
+        out = typed.output_of("clean", *args, "--json", env=env)
         report: dict[str, Any] = json.loads(out)
         return report
 
@@ -51,8 +50,7 @@ def test_without_yes_it_shows_sizes_and_the_command_and_removes_nothing(
 ) -> None:
     for number in range(2):
         run_of(runs, f"20260901-10000{number}-tiny-000{number}", days=40)
-    code, out, _ = typed("clean", "--older-than", "20d")
-    assert code == 0
+    out = typed.output_of("clean", "--older-than", "20d")
     assert "20260901-100000-tiny-0000  (tiny, done)" in out
     assert "0.3 MiB" in out
     assert "40 days" in out
@@ -222,6 +220,5 @@ def test_of_an_inbox_the_runs_of_jobs_that_go_on_stay(clean: Clean, tmp_path: Pa
     ],
 )
 def test_what_cannot_be_meant_is_said(typed: Typed, words: tuple[str, ...], said: str) -> None:
-    code, _, err = typed("clean", *words)
-    assert code == 2
+    err = typed.error_of("clean", *words)
     assert said in err

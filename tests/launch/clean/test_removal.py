@@ -19,7 +19,7 @@ from rundir.paths import RunDir
 from rundir.seal import use_sealed
 from tests.conftest import ROOT
 from tests.launch.clean.old_things import entry_of, run_of
-from tests.running import SHORT, Start, Typed, ended, finish, run_folder
+from tests.running import SHORT, Start, Typed, User, ended, finish
 
 ALL = ("clean", "--older-than", "0s", "--yes")
 
@@ -30,18 +30,18 @@ def _is_whole(run: RunDir) -> bool:
 
 @pytest.mark.runs
 def test_a_kill_leaves_nothing_that_looks_whole_and_the_next_clean_ends_the_work(
-    environ: dict[str, str], tmp_path: Path
+    user: User,
 ) -> None:
-    kept = tmp_path / "kept"
+    kept = user.folder / "kept"
     for number in range(2):
         run_of(kept, f"20260901-10000{number}-tiny-000{number}", days=40)
-    runs = tmp_path / "runs"
+    runs = user.folder / "runs"
 
     def clean(at: int) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-P", "-m", "tests.launch.clean.cleaning", str(at)],
             cwd=ROOT,
-            env=environ | {"AIRLOCK_CACHE_DIR": str(tmp_path / "cache")},
+            env=user.environ | {"AIRLOCK_CACHE_DIR": str(user.folder / "cache")},
             capture_output=True,
             text=True,
             check=False,
@@ -97,24 +97,22 @@ def test_data_that_a_run_begins_to_use_meanwhile_are_put_back(tmp_path: Path) ->
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 
-def test_a_file_that_cannot_be_removed_is_named_and_the_rest_goes(
-    typed: Typed, tmp_path: Path
-) -> None:
-    runs = tmp_path / "runs"
+def test_a_file_that_cannot_be_removed_is_named_and_the_rest_goes(user: User) -> None:
+    runs = user.folder / "runs"
     stuck, gone, _ = (
         run_of(runs, f"20260901-10000{number}-tiny-000{number}", days=40) for number in range(3)
     )
     with _mounted_in(stuck.path):
-        code, out, err = typed(*ALL)
+        code, out, err = user.typed(*ALL)
         (trash,) = runs.glob(".airlock-trash.*")
         assert code == 4
         assert f"{stuck.path} could not be removed: {trash}/mounted: Device or resource busy" in err
         assert [path.name for path in trash.iterdir()] == ["mounted"]
         assert not gone.path.exists()
         assert "removed: 2 things" in out
-        report = json.loads(typed("clean", "--json")[1])
+        report = json.loads(user.typed("clean", "--json")[1])
         assert report["could_be_removed"][0]["kind"] == "left over"
-    assert typed(*ALL)[0] == 0
+    assert user.typed(*ALL)[0] == 0
     assert not trash.exists()
 
 
@@ -139,22 +137,19 @@ def test_a_full_disk_is_no_reason_not_to_clean(typed: Typed, small_disk: Path) -
     with contextlib.suppress(OSError):
         (small_disk / "filler").write_bytes(bytes(shutil.disk_usage(small_disk).free))
     assert shutil.disk_usage(small_disk).free == 0
-    code, _, err = typed(*ALL, env={"AIRLOCK_RUNS_DIR": str(small_disk)})
-    assert code == 0, err
+    typed.output_of(*ALL, env={"AIRLOCK_RUNS_DIR": str(small_disk)})
     assert shutil.disk_usage(small_disk).free > 300 * 1024
 
 
 @pytest.mark.long
-def test_a_run_that_starts_while_everything_is_cleaned_comes_to_its_end(
-    airlock: Start, environ: dict[str, str], tmp_path: Path
-) -> None:
-    own = {"AIRLOCK_CACHE_DIR": str(tmp_path / "cache")}
+def test_a_run_that_starts_while_everything_is_cleaned_comes_to_its_end(user: User) -> None:
+    own = {"AIRLOCK_CACHE_DIR": str(user.folder / "cache")}
     for _ in range(2):  # the second finds its model and its data in the cache, or makes them again
-        with ended(airlock(*SHORT, env=own)) as process:
+        with ended(user.airlock(*SHORT, env=own)) as process:
             while process.poll() is None:
-                with ended(airlock(*ALL, env=own)) as cleaning:
+                with ended(user.airlock(*ALL, env=own)) as cleaning:
                     code, _, err = finish(cleaning)
                 assert code == 0, err
             code, out, err = finish(process)
         assert code == 0, out + err
-        assert (run_folder(environ).model / "config.json").is_file()
+        assert (user.run().model / "config.json").is_file()

@@ -11,7 +11,7 @@ from rundir import owner
 from rundir.paths import RunDir
 from rundir.status import Status, write_status
 from tests.launch.run_folders import trained_run
-from tests.running import Start, ended, finish, wait_for
+from tests.running import User, ended, finish, wait_for
 
 _OWNS = """
 import sys, time
@@ -48,23 +48,20 @@ def owned(run: RunDir, environ: dict[str, str]) -> subprocess.Popen[str]:
     return process
 
 
-def test_of_a_run_that_is_over_the_end_is_shown_and_its_exit_code_returned(
-    airlock: Start, environ: dict[str, str]
-) -> None:
-    run = folder(environ, "failed", 11, lines=100)
-    code, out, err = finish(airlock("attach", run.run_id))
-    assert code == 11, err
+def test_of_a_run_that_is_over_the_end_is_shown_and_its_exit_code_returned(user: User) -> None:
+    run = folder(user.environ, "failed", 11, lines=100)
+    out = user.output_of("attach", run.run_id, code=11)
     assert out.splitlines() == [f"line {number}" for number in range(40, 100)]
 
 
 def test_a_reader_that_has_had_enough_leaves_the_view_and_others_are_told_of_a_dead_launcher(
-    airlock: Start, environ: dict[str, str]
+    user: User,
 ) -> None:
-    run = folder(environ, "training", None)
+    run = folder(user.environ, "training", None)
     with (
-        ended(owned(run, environ)) as launcher,
-        ended(airlock("attach", run.run_id)) as process,
-        ended(airlock("attach", run.run_id)) as other,
+        ended(owned(run, user.environ)) as launcher,
+        ended(user.airlock("attach", run.run_id)) as process,
+        ended(user.airlock("attach", run.run_id)) as other,
     ):
         output, others = process.stdout, other.stdout
         assert output is not None
@@ -85,13 +82,11 @@ def test_a_reader_that_has_had_enough_leaves_the_view_and_others_are_told_of_a_d
     assert owner.owner_of(run) is not None
 
 
-def test_a_run_without_a_log_or_a_status_can_be_attached_to(
-    airlock: Start, environ: dict[str, str]
-) -> None:
-    run = folder(environ, "training", None)
+def test_a_run_without_a_log_or_a_status_can_be_attached_to(user: User) -> None:
+    run = folder(user.environ, "training", None)
     run.run_log.unlink()
     run.status.unlink()
-    with ended(owned(run, environ)), ended(airlock("attach", run.run_id)) as process:
+    with ended(owned(run, user.environ)), ended(user.airlock("attach", run.run_id)) as process:
         assert process.stdout is not None
         assert "has no lines" in process.stdout.readline()
         assert "attached to" in process.stdout.readline()

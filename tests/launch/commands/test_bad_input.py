@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.running import Start, Typed, finish
+from tests.running import Typed, User
 
 HAS_GPU = Path("/proc/driver/nvidia/version").exists()
 
@@ -89,17 +89,17 @@ def _odd_files(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("_odd_files")
 @pytest.mark.parametrize("case", CASES)
 def test_bad_input_ends_before_anything_starts_with_the_value_and_what_to_type(
-    typed: Typed, environ: dict[str, str], case: str
+    user: User, case: str
 ) -> None:
     args, env, expected, parts = CASES[case]
-    code, out, err = typed(*args, env=env)
+    code, out, err = user.typed(*args, env=env)
     assert code == expected, (out, err)
     for part in parts:
         assert part in err
     assert "→" in err
     assert len(err.strip().splitlines()) <= 3
     assert "Traceback" not in err + out
-    assert not Path(environ["AIRLOCK_RUNS_DIR"]).exists()
+    assert not Path(user.environ["AIRLOCK_RUNS_DIR"]).exists()
 
 
 @pytest.mark.skipif(HAS_GPU, reason="this machine has a GPU")
@@ -115,39 +115,32 @@ def test_bad_input_ends_before_anything_starts_with_the_value_and_what_to_type(
 def test_what_needs_a_gpu_says_so_where_there_is_none(
     typed: Typed, args: list[str], env: dict[str, str], expected: int, parts: list[str]
 ) -> None:
-    code, _, err = typed("run", *args, env=env)
-    assert code == expected
+    err = typed.error_of("run", *args, code=expected, env=env)
     assert all(part in err for part in parts), err
 
 
-def test_a_bad_row_of_the_data_is_named_with_its_line_and_no_rank_is_started(
-    airlock: Start, environ: dict[str, str], tmp_path: Path
-) -> None:
-    data = tmp_path / "bad rows.jsonl"
+def test_a_bad_row_of_the_data_is_named_with_its_line_and_no_rank_is_started(user: User) -> None:
+    data = user.folder / "bad rows.jsonl"
     good = f'{{"prompt": "a", "response": "b", "note": "{"x" * 1000}"}}\n'
     # Further down than the check of the first rows reaches.
     data.write_text(good * 1100 + '{"prompt": "a", "answer": "b"}\n')
-    code, _, err = finish(airlock("run", "tiny", "--data", str(data)))
-    assert code == 5
+    err = user.error_of("run", "tiny", "--data", str(data), code=5)
     assert f"{data}:1101" in err
     assert "answer, prompt" in err
-    (run,) = Path(environ["AIRLOCK_RUNS_DIR"]).glob("2*")
+    (run,) = Path(user.environ["AIRLOCK_RUNS_DIR"]).glob("2*")
     assert not (run / "logs" / "attempt0").exists()
     assert '"phase": "failed"' in (run / "status.json").read_text()
 
 
-def test_a_dry_run_shows_every_value_with_its_source_and_writes_nothing(
-    airlock: Start, environ: dict[str, str]
-) -> None:
+def test_a_dry_run_shows_every_value_with_its_source_and_writes_nothing(user: User) -> None:
     settings = ("--set", "train.max_steps=7", "--set", "train.global_batch_size=8")
     args = ("run", "tiny", "--dry-run", *settings)
     before = {process.pid for process in psutil.process_iter()}
-    code, out, err = finish(airlock(*args, env={"NUM_GPUS": "2", "OMP_NUM_THREADS": "5"}))
-    assert code == 0, err
+    out = user.output_of(*args, env={"NUM_GPUS": "2", "OMP_NUM_THREADS": "5"})
     assert "max_steps = 7  # option --set train.max_steps" in out
     assert "num_ranks = 2  # NUM_GPUS=2" in out
     assert re.search(r"^  OMP_NUM_THREADS=5 +environment: ", out, re.MULTILINE)
     assert "torchrun --nnodes=1 --nproc-per-node=2" in out
-    assert not Path(environ["AIRLOCK_RUNS_DIR"]).exists()
+    assert not Path(user.environ["AIRLOCK_RUNS_DIR"]).exists()
     left = {p.pid for p in psutil.Process().children(recursive=True)} - before
     assert not left

@@ -15,7 +15,7 @@ import pytest
 from rundir.config_file import read_config
 from rundir.paths import ROOT
 from tests.launch.run_folders import trained_run
-from tests.running import Typed, here
+from tests.running import Typed, User, here
 
 RUN = "20261120-221500-tiny-3f2a"
 ANSWERS = {
@@ -51,29 +51,25 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("line", ANSWERS)
-def test_an_unknown_word_is_answered_with_the_nearest_command(
-    typed: Typed, environ: dict[str, str], line: str
-) -> None:
-    code, out, err = typed(*line.split(), env={"AIRLOCK_SCRIPT": "./airlock"}, cwd=ROOT)
-    first, do, *more = err.replace(environ["AIRLOCK_RUNS_DIR"], "{runs}").splitlines()
+def test_an_unknown_word_is_answered_with_the_nearest_command(user: User, line: str) -> None:
+    code, out, err = user.typed(*line.split(), env={"AIRLOCK_SCRIPT": "./airlock"}, cwd=ROOT)
+    first, do, *more = err.replace(user.environ["AIRLOCK_RUNS_DIR"], "{runs}").splitlines()
     assert (code, out) == (2, "")
     assert first.startswith("airlock: ")
     assert do.removeprefix("  → ").partition("   #")[0] == ANSWERS[line]
     assert len(more) == line.startswith("export"), "a model can be uploaded, too"
 
 
-def test_the_run_of_another_clone_is_named_by_its_path(
-    typed: Typed, environ: dict[str, str], tmp_path: Path
-) -> None:
-    other = trained_run(tmp_path / "other clone/runs" / RUN)
-    own = trained_run(Path(environ["AIRLOCK_RUNS_DIR"]) / RUN)
+def test_the_run_of_another_clone_is_named_by_its_path(user: User) -> None:
+    other = trained_run(user.folder / "other clone/runs" / RUN)
+    own = trained_run(Path(user.environ["AIRLOCK_RUNS_DIR"]) / RUN)
     for run, called in ((other, shlex.quote(str(other.path))), (own, RUN)):
         left = subprocess.Popen(["sleep", "60"], env={"AIRLOCK_RUN_DIR": str(run.path)})
         try:
-            _, out, _ = typed("ps")
+            _, out, _ = user.typed("ps")
             assert f"{called}  " in [line[: len(called) + 2] for line in out.splitlines()]
-            assert f"stop {called}" in typed("stop")[2]
-            typed("stop", *shlex.split(called))
+            assert f"stop {called}" in user.typed("stop")[2]
+            user.typed("stop", *shlex.split(called))
             left.wait(20)
         finally:
             left.kill()
@@ -84,36 +80,30 @@ def test_without_a_command_there_is_the_help(typed: Typed) -> None:
     assert "Commands:" in "".join(typed()[1:])
 
 
-def test_a_run_is_resumed_without_its_name_and_profile(
-    typed: Typed, environ: dict[str, str]
-) -> None:
-    runs = Path(environ["AIRLOCK_RUNS_DIR"])
+def test_a_run_is_resumed_without_its_name_and_profile(user: User) -> None:
+    runs = Path(user.environ["AIRLOCK_RUNS_DIR"])
     run = trained_run(runs / RUN)
     (runs / "latest").symlink_to(RUN)
     run.command.write_text("NUM_GPUS=1 ./start.sh tiny --data 'my data.jsonl'\n")
     for args in (("--resume",), ("--resume", "--dry-run"), ("--resume", "latest")):
-        code, _, err = typed("run", *args)
-        assert code == 2
+        err = user.typed.error_of("run", *args)
         assert f"run {RUN} has no whole checkpoint" in err, "it is found, and so is its profile"
         assert "→ NUM_GPUS=1 " in err
         assert f"{here('start.sh')} tiny --data 'my data.jsonl'   # starts it anew" in err
     assert read_config(run.config).profile == "tiny"
     shutil.rmtree(run.path)
-    code, _, err = typed("run", "--resume", "latest", "tiny")
-    assert code == 2
+    err = user.typed.error_of("run", "--resume", "latest", "tiny")
     assert "no run 'latest'" in err
 
 
 @pytest.mark.parametrize("module", ["launch", "inbox", "monitor", "monitor.report"])
-def test_ctrl_c_while_a_command_is_imported_ends_it_without_a_word(
-    module: str, environ: dict[str, str], tmp_path: Path
-) -> None:
+def test_ctrl_c_while_a_command_is_imported_ends_it_without_a_word(user: User, module: str) -> None:
     ctrl_c = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n"
-    (tmp_path / "click.py").write_text(ctrl_c)
-    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    (user.folder / "click.py").write_text(ctrl_c)
+    path = os.pathsep.join([str(user.folder), str(ROOT)])
     ended = subprocess.run(
         [sys.executable, "-P", "-m", module],
-        env=environ | {"PYTHONPATH": path},
+        env=user.environ | {"PYTHONPATH": path},
         capture_output=True,
         text=True,
         check=False,

@@ -14,7 +14,7 @@ from launch.config.script_request import read_script
 from machine.gpus.devices import Placement
 from rundir.paths import create_run, find_run
 from tests.conftest import ROOT
-from tests.running import Typed, here
+from tests.running import Typed, User, here
 
 
 @pytest.fixture
@@ -57,8 +57,7 @@ def test_a_profile_can_be_a_file_and_its_data_lie_beside_it(
 def test_a_word_that_is_no_profile_is_answered_with_those_that_may_be_meant(
     typed: Typed, word: str, expected: list[str]
 ) -> None:
-    code, _, err = typed("run", word, "--data", "a b")
-    assert code == 2
+    err = typed.error_of("run", word, "--data", "a b")
     assert ("there is no file " in err) == (word == "none.toml")
     assert [do.partition("   #")[0].strip() for do in err.split("\n  → ")[1:]] == expected
 
@@ -66,8 +65,7 @@ def test_a_word_that_is_no_profile_is_answered_with_those_that_may_be_meant(
 def test_the_name_of_a_run_is_in_its_folders_name_and_in_what_is_repeated(
     typed: Typed, own: Path
 ) -> None:
-    code, _, err = typed("run", str(own), "--name", "a/b")
-    assert code == 2
+    err = typed.error_of("run", str(own), "--name", "a/b")
     assert f"→ ./start.sh '{own}' --name a-b" in err
     assert Request(profile="tiny", name="x").command("./start.sh", {}).endswith("tiny --name x")
 
@@ -108,20 +106,16 @@ def test_the_banner_shows_the_batch_as_a_product(
 
 
 def test_a_scripts_run_is_not_resumed_and_what_is_advised_is_what_was_typed(
-    typed: Typed,
-    environ: dict[str, str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    user: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "job.py").write_text("print(1)")
+    (user.folder / "job.py").write_text("print(1)")
     script = ("job.py", "--lr", "1")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("AIRLOCK_RUNS_DIR", environ["AIRLOCK_RUNS_DIR"])
+    monkeypatch.chdir(user.folder)
+    monkeypatch.setenv("AIRLOCK_RUNS_DIR", user.environ["AIRLOCK_RUNS_DIR"])
     launch = str(ROOT / "launch/__main__.py")
     monkeypatch.setattr("sys.argv", [launch, "run", "--num-gpus", "1", *script])
     request = Request(profile="", num_gpus=1, script=read_script("job.py", script[1:], ()))
-    make_folder(make_job(request, environ), environ)
-    code, _, err = typed("run", "tiny", "--resume", "latest")
-    assert code == 2
-    assert f"is of the script {tmp_path}/job.py" in err
+    make_folder(make_job(request, user.environ), user.environ)
+    err = user.typed.error_of("run", "tiny", "--resume", "latest")
+    assert f"is of the script {user.folder}/job.py" in err
     assert f"→ {here('start.sh')} --num-gpus 1 job.py --lr 1" in err

@@ -13,7 +13,7 @@ from launch.commands import cli
 from launch.config.flag_table import unread_variables
 from launch.config.resolve import resolve
 from rundir.paths import ROOT
-from tests.running import Start, Typed, finish
+from tests.running import Typed, User, finish
 
 # What is typed after `./start.sh`, and what the answer says to type instead.
 COMMANDS = {
@@ -100,27 +100,23 @@ def test_what_shards_the_model_is_left_out_and_what_there_is_instead_is_said(
 def test_what_is_like_nothing_is_answered_with_the_help(
     typed: Typed, args: tuple[str, ...], words: str
 ) -> None:
-    code, _, err = typed("run", *args)
-    assert code == 2
+    err = typed.error_of("run", *args)
     assert words in err
     assert err.splitlines()[1].startswith("  → ./start.sh --help ")
 
 
-def test_one_process_answers_them_too_and_more_ranks_with_the_launcher(
-    plain: Start, typed: Typed
-) -> None:
-    code, _, err = finish(plain("tiny", "--max_samples", "20", "--seed=3"))
+def test_one_process_answers_them_too_and_more_ranks_with_the_launcher(user: User) -> None:
+    code, _, err = finish(user.plain("tiny", "--max_samples", "20", "--seed=3"))
     assert code == 2
     program = shlex.quote(f"{ROOT}/airlock")
     expected = f"{program} run tiny --plain --set data.max_samples=20 --set train.seed=3"
     assert err.splitlines()[1] == f"  → {expected}"
-    _, _, err = typed("run", "tiny", "--plain", "--nproc_per_node", "8")
+    _, _, err = user.typed("run", "tiny", "--plain", "--nproc_per_node", "8")
     assert err.splitlines()[1] == "  → ./start.sh tiny --num-gpus 8"
 
 
 def test_a_plan_answers_them_and_leaves_out_what_it_has_not(typed: Typed) -> None:
-    code, _, err = typed("plan", "32b", "--batch_size", "2", "--run_name", "a")
-    assert code == 2
+    err = typed.error_of("plan", "32b", "--batch_size", "2", "--run_name", "a")
     assert shlex.split(err.split("→ ")[1], comments=True) == [
         *("./airlock", "plan", "32b"),
         *("--set", "train.micro_batch_size=2"),
@@ -129,8 +125,7 @@ def test_a_plan_answers_them_and_leaves_out_what_it_has_not(typed: Typed) -> Non
 
 def test_flags_after_a_script_are_the_scripts(typed: Typed, tmp_path: Path) -> None:
     (tmp_path / "a.py").touch()
-    code, out, err = typed("run", "--dry-run", "a.py", "--max_samples", "3")
-    assert code == 0, err
+    out = typed.output_of("run", "--dry-run", "a.py", "--max_samples", "3")
     assert "a.py --max_samples 3" in out
 
 

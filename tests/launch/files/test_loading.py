@@ -21,6 +21,7 @@ from rundir.paths import create_run
 from rundir.prepared import read_prepared
 from rundir.starts import STARTS, start_of
 from rundir.units import GIB
+from tests.running import User
 
 WHOLE = Checkpoint(
     files=(Path("/m/1.safetensors"), Path("/m/2.safetensors")),
@@ -107,23 +108,23 @@ def test_with_random_weights_no_file_is_looked_for(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_the_32b_profile_with_random_weights_takes_no_network_and_no_disk(
-    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    user: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("AIRLOCK_RUNS_DIR", "AIRLOCK_CACHE_DIR"):
-        monkeypatch.setenv(name, environ[name])
-    monkeypatch.setenv("AIRLOCK_CACHE_DIR", str(tmp_path / "cache"))
-    data = tmp_path / "data.jsonl"
+        monkeypatch.setenv(name, user.environ[name])
+    monkeypatch.setenv("AIRLOCK_CACHE_DIR", str(user.folder / "cache"))
+    data = user.folder / "data.jsonl"
     data.write_text('{"prompt": "a", "response": "b"}\n')
     config, sources = resolve("32b", ["launch.load=random", f"data.path={data}"], {})
     assert (config.launch.start, sources["launch.start"]) == ("imports", "as launch.load is random")
     run = create_run("32b")
     run.config.write_text(config_text(config, sources))
-    nowhere = {"HTTPS_PROXY": "http://127.0.0.1:1", "AIRLOCK_CACHE_DIR": str(tmp_path / "cache")}
-    env = environ | nowhere
+    nowhere = {"HTTPS_PROXY": "http://127.0.0.1:1", "AIRLOCK_CACHE_DIR": str(user.folder / "cache")}
+    env = user.environ | nowhere
     prepared = prepare(config, run, resume_from=None, env=env, signals=Signals())
     assert read_prepared(run) == prepared
     assert prepared.loading.load == "random"
-    files = [file for file in (tmp_path / "cache").rglob("*") if file.is_file()]
+    files = [file for file in (user.folder / "cache").rglob("*") if file.is_file()]
     assert sum(file.stat().st_size for file in files) < 1_000_000
 
     import torch

@@ -14,7 +14,7 @@ import pytest
 
 from rundir.units import GIB
 from tests.conftest import HAS_GPU
-from tests.running import Start, Typed, ended, hooked, wait_for
+from tests.running import Typed, User, ended, wait_for
 
 H100 = ("--gpu", "H100-80G", "--num-gpus", "8")
 
@@ -47,16 +47,13 @@ def test_a_32b_run_on_eight_h100_is_told_part_by_part(typed: Typed, cache: dict[
 
 
 @pytest.mark.runs
-def test_the_same_question_again_starts_no_child(
-    typed: Typed, cache: dict[str, str], environ: dict[str, str], tmp_path: Path
-) -> None:
-    first = plan_of(typed, "14b", *H100, env=cache)
-    broken = hooked(environ, tmp_path, "train.trace.step_trace", "os._exit(9)")
-    again = plan_of(typed, "14b", "--gpu", "48G", "--num-gpus", "4", env=cache | broken)
+def test_the_same_question_again_starts_no_child(user: User, cache: dict[str, str]) -> None:
+    first = plan_of(user.typed, "14b", *H100, env=cache)
+    broken = user.hooked("train.trace.step_trace", "os._exit(9)")
+    again = plan_of(user.typed, "14b", "--gpu", "48G", "--num-gpus", "4", env=cache | broken)
     assert again["rank"]["peak_bytes"] == first["rank"]["peak_bytes"]
     new = ("14b", "--set", "train.lora_rank=3")
-    code, _, err = typed("plan", *new, env=cache | broken)
-    assert code == 4, "the trap should have caught a question that is new"
+    err = user.typed.error_of("plan", *new, code=4, env=cache | broken)
     assert "exit code 9" in err
 
 
@@ -85,8 +82,7 @@ def test_without_gpus_a_gpu_profile_is_held_against_the_catalogue(
     assert verdicts["24G"] == "does not fit"
     assert verdicts["H100-80G"] == verdicts["B200-180G"] == "fits"
     assert plan["verdict"] is None
-    code, out, _ = typed("plan", "32b", env=cache)
-    assert code == 0
+    out = typed.output_of("plan", "32b", env=cache)
     assert "no GPU here, and none named" in out
 
 
@@ -123,22 +119,18 @@ def test_a_question_that_cannot_be_answered_says_why(
 
 @pytest.mark.runs
 def test_a_cache_that_cannot_be_written_is_no_reason_not_to_answer(
-    typed: Typed, cache: dict[str, str], tmp_path: Path
+    user: User, cache: dict[str, str]
 ) -> None:
-    (tmp_path / "cache").write_text("no folder")
-    env = cache | {"AIRLOCK_CACHE_DIR": str(tmp_path / "cache")}
-    assert plan_of(typed, "tiny", env=env)["verdict"] is not None
+    (user.folder / "cache").write_text("no folder")
+    env = cache | {"AIRLOCK_CACHE_DIR": str(user.folder / "cache")}
+    assert plan_of(user.typed, "tiny", env=env)["verdict"] is not None
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_ends_the_tracer_too(
-    airlock: Start, cache: dict[str, str], environ: dict[str, str], tmp_path: Path, number: int
-) -> None:
-    env = cache | hooked(
-        environ, tmp_path, "train.trace.step_trace", "__import__('time').sleep(1000)"
-    )
+def test_ctrl_c_ends_the_tracer_too(user: User, cache: dict[str, str], number: int) -> None:
+    env = cache | user.hooked("train.trace.step_trace", "__import__('time').sleep(1000)")
     new = ("--set", "data.max_seq_length=77")  # no other test asks that
-    with ended(airlock("plan", "tiny", *new, env=env)) as process:
+    with ended(user.airlock("plan", "tiny", *new, env=env)) as process:
         (child,) = wait_for(psutil.Process(process.pid).children, why="no tracer")
         time.sleep(0.5)
         os.kill(process.pid, number)

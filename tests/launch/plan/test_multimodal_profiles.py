@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tomllib
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from rundir.units import GIB
 from tests.conftest import ROOT
 from tests.launch.plan.test_command import cache, plan_of
-from tests.running import Typed
+from tests.running import Typed, User
 
 __all__ = ["cache"]  # fixtures
 # What each trains: the text model and its head, without towers.
@@ -49,7 +48,7 @@ def test_it_fits_on_gpus_of_80_gb(
 @pytest.mark.long
 @pytest.mark.parametrize("name", NUM_PARAMETERS)
 def test_the_config_of_a_checkpoint_with_its_towers_is_planned_as_the_profile(
-    typed: Typed, cache: dict[str, str], tmp_path: Path, name: str
+    user: User, cache: dict[str, str], name: str
 ) -> None:
     from transformers import CONFIG_MAPPING
 
@@ -57,10 +56,10 @@ def test_the_config_of_a_checkpoint_with_its_towers_is_planned_as_the_profile(
 
     table = tomllib.loads((ROOT / "profiles" / f"{name}.toml").read_text(encoding="utf-8"))
     shape: dict[str, Any] = dict(table["architecture"])
-    CONFIG_MAPPING[shape.pop("model_type")](**shape).save_pretrained(tmp_path / "model")
-    byte_tokenizer().save_pretrained(tmp_path / "model")  # type: ignore[no-untyped-call]
-    there = ("--set", f"model.path={tmp_path / 'model'}", "--set", "launch.load=random")
-    plan = plan_of(typed, name, *of_gpus(8), *there, env=cache)
-    own = plan_of(typed, name, *of_gpus(8), env=cache)
+    CONFIG_MAPPING[shape.pop("model_type")](**shape).save_pretrained(user.folder / "model")
+    byte_tokenizer().save_pretrained(user.folder / "model")  # type: ignore[no-untyped-call]
+    there = ("--set", f"model.path={user.folder / 'model'}", "--set", "launch.load=random")
+    plan = plan_of(user.typed, name, *of_gpus(8), *there, env=cache)
+    own = plan_of(user.typed, name, *of_gpus(8), env=cache)
     assert plan["verdict"] == "fits"
     assert plan["rank"]["peak_bytes"] == own["rank"]["peak_bytes"]

@@ -16,7 +16,7 @@ from launch.plan.target import with_ranks
 from launch.plan.tracer import Tracer
 from machine.processes.signals import Interrupted, Signals
 from rundir.errors import UserError
-from tests.running import hooked, wait_for
+from tests.running import User, hooked, wait_for
 
 SLEEPS = "import time; time.sleep(1000)"
 DIES = "os.kill(os.getpid(), 9)"
@@ -68,31 +68,27 @@ def test_several_questions_are_one_call_and_the_next_time_there_is_none(
     assert again.answers() == [answers[1]]
 
 
-def test_a_model_that_cannot_be_traced_is_told_in_the_tracers_own_words(
-    environ: dict[str, str], tmp_path: Path
-) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "no such model"}')
-    asked = question(f"model.path={tmp_path}")
+def test_a_model_that_cannot_be_traced_is_told_in_the_tracers_own_words(user: User) -> None:
+    (user.folder / "config.json").write_text('{"model_type": "no such model"}')
+    asked = question(f"model.path={user.folder}")
     with pytest.raises(UserError, match=r"could not be predicted: .*cannot be used"):
-        Tracer([asked], environ).wait(Signals())
+        Tracer([asked], user.environ).wait(Signals())
 
 
 @pytest.mark.parametrize(
     ("body", "words"), [(DIES, "signal 9"), ("raise OSError(5, 'broken')", "broken")]
 )
 def test_a_tracer_that_ends_badly_is_an_error_with_its_reason(
-    environ: dict[str, str], tmp_path: Path, body: str, words: str
+    user: User, body: str, words: str
 ) -> None:
-    env = environ | hooked(environ, tmp_path, "rundir.errors", body)  # before anything heavy
+    env = user.environ | user.hooked("rundir.errors", body)  # before anything heavy
     with pytest.raises(UserError, match=words):
         Tracer([question()], env).wait(Signals())
 
 
 @pytest.mark.runs
-def test_a_tracer_that_hangs_is_ended_after_a_while(
-    environ: dict[str, str], tmp_path: Path
-) -> None:
-    env = environ | hooked(environ, tmp_path, "rundir.footprint", SLEEPS)
+def test_a_tracer_that_hangs_is_ended_after_a_while(user: User) -> None:
+    env = user.environ | user.hooked("rundir.footprint", SLEEPS)
     tracer = Tracer([question()], env, timeout_s=3)
     with pytest.raises(UserError, match="not done after 3 s"):
         tracer.wait(Signals())
@@ -110,10 +106,8 @@ module.read_config = read_config
 
 
 @pytest.mark.runs
-def test_what_is_answered_before_the_time_is_up_is_kept(
-    environ: dict[str, str], tmp_path: Path
-) -> None:
-    env = environ | hooked(environ, tmp_path, "rundir.config_file", _SLOW_FROM_THE_SECOND_ON)
+def test_what_is_answered_before_the_time_is_up_is_kept(user: User) -> None:
+    env = user.environ | user.hooked("rundir.config_file", _SLOW_FROM_THE_SECOND_ON)
     first, second = question(), question("train.lora_rank=3")
     with pytest.raises(UserError, match="not done after"):
         Tracer([first, second], env, timeout_s=40).wait(Signals())
@@ -131,11 +125,9 @@ def test_a_stop_ends_it_at_once(environ: dict[str, str], tmp_path: Path) -> None
 
 
 @pytest.mark.runs
-def test_one_that_does_not_listen_is_killed(
-    environ: dict[str, str], tmp_path: Path, children: Children
-) -> None:
+def test_one_that_does_not_listen_is_killed(user: User, children: Children) -> None:
     body = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{SLEEPS}"
-    env = environ | hooked(environ, tmp_path, "rundir.footprint", body)
+    env = user.environ | user.hooked("rundir.footprint", body)
     tracer = Tracer([question()], env)
     child = wait_for(children, why="no child")[0]
     wait_for(lambda: _ignores_sigterm(child.pid), why="it never ignored SIGTERM")
@@ -151,9 +143,7 @@ def _ignores_sigterm(pid: int) -> bool:
     return bool(ignored >> (signal.SIGTERM - 1) & 1)
 
 
-def test_without_room_for_its_files_it_says_so(
-    environ: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
+def test_without_room_for_its_files_it_says_so(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(user.folder / "none"))
     with pytest.raises(UserError, match="could not be predicted"):
-        Tracer([question()], environ)
+        Tracer([question()], user.environ)

@@ -21,7 +21,7 @@ from rundir.config import RunConfig, TrainConfig
 from rundir.errors import UserError
 from rundir.events import read_events
 from tests.launch.track.runs import HOST, MadeRun
-from tests.running import ended, processes_of, wait_for
+from tests.running import User, ended, processes_of, wait_for
 from tests.tensorboard_files import scalars
 
 
@@ -139,10 +139,8 @@ def test_one_that_hangs_does_not_keep_the_run_from_ending(beside: Beside) -> Non
     assert processes_of(beside.run) == []
 
 
-def test_it_ends_with_its_launcher_however_that_ends(
-    tmp_path: Path, environ: dict[str, str]
-) -> None:
-    made = MadeRun(tmp_path)
+def test_it_ends_with_its_launcher_however_that_ends(user: User) -> None:
+    made = MadeRun(user.folder)
     made.steps(1, 2)
     launcher = f"""
 import os, time, pathlib, rich.console
@@ -157,19 +155,19 @@ tracking = Tracking(run, RunConfig(profile="tiny"), env, OwnProcesses(), rich.co
 tracking.look(read_events(run.events))
 time.sleep(1000)
 """
-    with ended(subprocess.Popen([sys.executable, "-P", "-c", launcher], env=environ, text=True)):
+    with ended(
+        subprocess.Popen([sys.executable, "-P", "-c", launcher], env=user.environ, text=True)
+    ):
         wait_for(lambda: any(made.run.tensorboard.glob("events.*")), why="nothing was tracked")
         made.steps(3, 300)
     wait_for(lambda: not processes_of(made.run), why="it lives on", timeout_s=20)
     assert len(scalars(made.run.tensorboard)["train/loss"]) == 300
 
 
-def test_a_service_that_cannot_be_had_holds_up_neither_files_nor_training(
-    tmp_path: Path, environ: dict[str, str]
-) -> None:
-    (tmp_path / "trackio.py").write_text("raise ImportError('no trackio\\nhere')")
-    path = os.pathsep.join([str(tmp_path), environ["PYTHONPATH"]])
-    beside = Beside(MadeRun(tmp_path), environ | {"PYTHONPATH": path}, "trackio")
+def test_a_service_that_cannot_be_had_holds_up_neither_files_nor_training(user: User) -> None:
+    (user.folder / "trackio.py").write_text("raise ImportError('no trackio\\nhere')")
+    path = os.pathsep.join([str(user.folder), user.environ["PYTHONPATH"]])
+    beside = Beside(MadeRun(user.folder), user.environ | {"PYTHONPATH": path}, "trackio")
     beside.made.steps(1, 2)
     beside.look()
     beside.tracking.end(Signals())
@@ -181,17 +179,17 @@ def test_a_service_that_cannot_be_had_holds_up_neither_files_nor_training(
 
 
 def test_a_service_that_hangs_at_the_end_has_its_time_and_no_more(
-    tmp_path: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    user: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "trackio.py").write_text(
+    (user.folder / "trackio.py").write_text(
         "import time\n"
         "def init(**_): pass\n"
         "def log(*_, **__): pass\n"
         "def finish(): print('hangs', flush=True); time.sleep(1000)\n"
     )
     monkeypatch.setattr("launch.track.sidecar._SERVICE_S", 3.0)
-    path = os.pathsep.join([str(tmp_path), environ["PYTHONPATH"]])
-    beside = Beside(MadeRun(tmp_path), environ | {"PYTHONPATH": path}, "trackio")
+    path = os.pathsep.join([str(user.folder), user.environ["PYTHONPATH"]])
+    beside = Beside(MadeRun(user.folder), user.environ | {"PYTHONPATH": path}, "trackio")
     beside.made.steps(1, 2)
     beside.look()
     wait_for(beside.says, why="trackio said nothing")

@@ -6,11 +6,11 @@ import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from tests.conftest import ROOT
+from tests.running import User
 
 LOOK = """
 import dataclasses, json
@@ -117,11 +117,11 @@ except UnfitError as error:
 
 
 def test_what_torch_tells_only_a_fork_is_found_where_there_is_a_gpu_and_an_import_is_named(
-    environ: dict[str, str], tmp_path: Path
+    user: User,
 ) -> None:
-    (tmp_path / "apex.py").write_text("import torch; torch.cuda._initialized = True\n")
+    (user.folder / "apex.py").write_text("import torch; torch.cuda._initialized = True\n")
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    env = environ | dict.fromkeys(names, "1") | {"PYTHONPATH": f"{ROOT}:{tmp_path}"}
+    env = user.environ | dict.fromkeys(names, "1") | {"PYTHONPATH": f"{ROOT}:{user.folder}"}
     program = [sys.executable, "-P", "-c", _WITH_TORCH]
     done = subprocess.run(program, env=env, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
