@@ -27,7 +27,10 @@ for argument; do
     argument=$joins$argument joins=''
     case $argument in
         --runs) tier='runs and not sample and not long and not gpu' ;;
-        --all) tier='long or gpu' ;;
+        --all)
+            tier='long or gpu'
+            [[ ! -e /proc/driver/nvidia/version ]] || together=''
+            ;;
         -m) together='' ;;
     esac
     case $argument in --runs | --all) ;; *) set -- "$@" "$argument" ;; esac
