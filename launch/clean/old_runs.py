@@ -86,9 +86,12 @@ def _recorded(run: RunDir) -> _RecordedRun | None:
     """Return the run with what its records say; None without any, or if it is another user's."""
     owner, status = owner_of(run), status_of(run)
     is_ours = owner is not None or status.get("run_id") == run.run_id
-    if not is_ours or run.path.lstat().st_uid != os.getuid():
+    try:
+        if not is_ours or run.path.lstat().st_uid != os.getuid():
+            return None
+        times = [float(status.get("updated_t") or 0.0), _written_t(run)]
+    except FileNotFoundError:  # another clean was first
         return None
-    times = [float(status.get("updated_t") or 0.0), _written_t(run)]
     return _RecordedRun(
         run=run,
         profile=str(status.get("profile") or ""),

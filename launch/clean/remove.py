@@ -11,6 +11,7 @@ import secrets
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from stat import S_ISDIR
 
 from launch.clean.item import TRASH, Item, freed_bytes
 
@@ -74,11 +75,13 @@ def left_over(folders: list[Path]) -> Iterator[Item]:
     """Yield what an earlier clean has renamed, and was ended before it had deleted it."""
     for folder in folders:
         for path in sorted(folder.glob(f"{TRASH}*")) if folder.is_dir() else ():
-            if path.is_dir() and not path.is_symlink():
-                yield Item(
-                    kind="left over",
-                    path=path,
-                    size_bytes=freed_bytes(path),
-                    age_s=time.time() - path.lstat().st_mtime,
-                    what="an earlier clean did not get to its end",
-                )
+            with contextlib.suppress(FileNotFoundError):  # another clean was first
+                stat = path.lstat()
+                if S_ISDIR(stat.st_mode):
+                    yield Item(
+                        kind="left over",
+                        path=path,
+                        size_bytes=freed_bytes(path),
+                        age_s=time.time() - stat.st_mtime,
+                        what="an earlier clean did not get to its end",
+                    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -13,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from launch.clean.item import Item
-from launch.clean.remove import remove
+from launch.clean.item import TRASH, Item, Retention
+from launch.clean.old_runs import old_runs
+from launch.clean.remove import left_over, remove
+from launch.clean.runs_in_use import LiveRuns
 from rundir.paths import RunDir
 from rundir.seal import use_sealed
 from tests.conftest import ROOT
@@ -76,6 +79,29 @@ def test_two_at_once_remove_everything_once(airlock: Start, tmp_path: Path) -> N
         ends = [finish(one), finish(other)]
     assert [code for code, _, _ in ends] == [0, 0], ends
     assert [path.name for path in runs.iterdir()] == ["20260901-100004-tiny-0004"]
+
+
+def test_what_another_clean_removes_while_this_one_looks_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = tmp_path / "runs"
+    for number in range(2):
+        run_of(runs, f"20260901-10000{number}-tiny-000{number}", days=40)
+    trash = runs / f"{TRASH}1"
+    trash.mkdir()
+    lstat = Path.lstat
+
+    def removed_before(path: Path) -> os.stat_result:
+        if path in (trash, runs / "20260901-100000-tiny-0000"):
+            shutil.rmtree(path, ignore_errors=True)
+        return lstat(path)
+
+    monkeypatch.setattr(Path, "lstat", removed_before)
+    retention = Retention(older_than="0s", older_than_s=0.0, keep=0)
+    assert list(left_over([runs])) == []
+    live = LiveRuns({runs}, [])
+    listed = [entry.path for entry in old_runs(runs, retention, live)]
+    assert all(path.is_relative_to(runs / "20260901-100001-tiny-0001") for path in listed)
 
 
 def test_data_that_a_run_begins_to_use_meanwhile_are_put_back(tmp_path: Path) -> None:
