@@ -49,14 +49,14 @@ class Typed:
 
     def output_of(self, *args: str, code: int = 0, env: Mapping[str, str] = {}) -> str:
         """Type a command, which has to end with that code; return its output."""
-        found, out, err = self(*args, env=env)
-        assert found == code, out + err
+        exit_code, out, err = self(*args, env=env)
+        assert exit_code == code, out + err
         return out
 
     def error_of(self, *args: str, code: int = 2, env: Mapping[str, str] = {}) -> str:
         """Type a command, which has to end with that code; return its error."""
-        found, out, err = self(*args, env=env)
-        assert found == code, out + err
+        exit_code, out, err = self(*args, env=env)
+        assert exit_code == code, out + err
         return err
 
 
@@ -286,8 +286,8 @@ def ended(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
 def output_of(process: subprocess.Popen[str], code: int = 0, timeout_s: float = 200.0) -> str:
     """Return the output of a run that ends by itself, as it has to, with that exit code."""
     with ended(process):
-        found, out, err = finish(process, timeout_s)
-    assert found == code, out + err
+        exit_code, out, err = finish(process, timeout_s)
+    assert exit_code == code, out + err
     return out
 
 
@@ -343,8 +343,8 @@ class User:
 
     def error_of(self, *args: str, code: int = 2, env: dict[str, str] | None = None) -> str:
         """Type a command to its end, which has to have that exit code; return its error."""
-        found, out, err = self.finish(*args, env=env)
-        assert found == code, out + err
+        exit_code, out, err = self.finish(*args, env=env)
+        assert exit_code == code, out + err
         return err
 
     def diagnosis(self, folder: Path | None = None) -> dict[str, Any]:
@@ -352,8 +352,8 @@ class User:
         of = () if folder is None else (str(folder),)
         code, out, err = self.typed("doctor", "--json", *of)
         assert (code, err) == (0, ""), out + err
-        told: dict[str, Any] = json.loads(out)
-        return told
+        verdict: dict[str, Any] = json.loads(out)
+        return verdict
 
     def training(
         self, *args: str, env: dict[str, str] | None = None

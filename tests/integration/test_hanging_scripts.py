@@ -94,10 +94,10 @@ def _hung(user: User, *args: str, env: dict[str, str] | None = None) -> tuple[st
             why="no hang was told",
             timeout_s=_LONGEST_S,
         )
-        told = user.diagnosis(run.path)
-        title = next((one["title"] for one in events_of(run, "error", "hang")), told["title"])
+        diagnosis = user.diagnosis(run.path)
+        title = next((one["title"] for one in events_of(run, "error", "hang")), diagnosis["title"])
         _end(process)
-    return title, told
+    return title, diagnosis
 
 
 def _end(process: subprocess.Popen[str]) -> None:
@@ -131,15 +131,15 @@ def _all_of(told: dict[str, Any], title: str) -> str:
 def test_a_script_that_hangs_has_its_cause_its_rank_and_both_lines_named(
     user: User, case: str
 ) -> None:
-    title, told = _hung(user, str(SCRIPT), case)
-    _assert_named(case, title, told)
+    title, diagnosis = _hung(user, str(SCRIPT), case)
+    _assert_named(case, title, diagnosis)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_so_has_one_that_was_started_cold(user: User, case: str) -> None:
-    title, told = _hung(user, "--set", "launch.start=cold", str(SCRIPT), case)
-    _assert_named(case, title, told)
+    title, diagnosis = _hung(user, "--set", "launch.start=cold", str(SCRIPT), case)
+    _assert_named(case, title, diagnosis)
 
 
 @pytest.mark.long
@@ -152,14 +152,14 @@ def test_a_script_that_is_silent_and_does_not_wait_is_said_to_be_not_known(user:
     with ended(user.airlock("run", "--set", "launch.hang_timeout_s=60", str(script))) as process:
         run = user.run()
         wait_for(lambda: "ready" in _log(run), why="it is not ready")
-        told = wait_for(
+        diagnosis = wait_for(
             lambda: (found := user.diagnosis(run.path))["confidence"] < 1.0 and found,
             why="still sure",
         )
-        assert told["cause"] == "running", told
-        assert "not known" in told["title"]
-        assert "my_train.py" in str(told["evidence"])
-        assert "no action needed" not in told["fix"]
+        assert diagnosis["cause"] == "running", diagnosis
+        assert "not known" in diagnosis["title"]
+        assert "my_train.py" in str(diagnosis["evidence"])
+        assert "no action needed" not in diagnosis["fix"]
         _end(process)
 
 

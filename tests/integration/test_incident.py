@@ -33,9 +33,9 @@ def test_a_failed_run_tells_cause_and_fix_and_leaves_one_file_without_secrets(us
     assert report.index("CUDA out of memory: the GPU's memory is full") < report.index("→ ")
     assert report.rstrip().endswith("RuntimeError: CUDA out of memory. Tried to allocate 20.00 GiB")
     run = user.run()
-    told = user.diagnosis(run.path)
-    assert (told["cause"], told["rank"]) == ("cuda-out-of-memory", 1)
-    first, second = told["evidence"]
+    diagnosis = user.diagnosis(run.path)
+    assert (diagnosis["cause"], diagnosis["rank"]) == ("cuda-out-of-memory", 1)
+    first, second = diagnosis["evidence"]
     assert run.rank_log(1, 0).read_text().splitlines()[first["line"] - 1] == first["text"]
     assert "in load" in second["text"]
     archive = run.incident_archive

@@ -55,9 +55,9 @@ def _to_its_end(user: User, *args: str) -> tuple[int, str, list[dict[str, str]]]
                 why="the run does not end",
                 timeout_s=_LONGEST_S,
             )
-            said = user.diagnosis(run.path)
+            diagnosis = user.diagnosis(run.path)
             if process.poll() is None:
-                told.append(said)
+                told.append(diagnosis)
         code, out, err = finish(process)
     return code, out + err, told
 
@@ -78,10 +78,10 @@ def test_a_healthy_script_is_not_warned_of_and_the_doctor_does_not_call_it_hung(
     if case == "trains-compiled" and shutil.which("g++") is None:
         pytest.skip("torch.compile needs a C++ compiler")
     args = _EIGHT if case in _OF_EIGHT else ("--num-gpus", "2")
-    code, out, told = _to_its_end(user, *args, str(SCRIPT), case)
+    code, out, diagnosis = _to_its_end(user, *args, str(SCRIPT), case)
     assert code == 0, out
     _assert_quiet(user.run(), out)
-    assert {one["cause"] for one in told} <= {"running"}, told
+    assert {one["cause"] for one in diagnosis} <= {"running"}, diagnosis
     assert case not in _WAITS or "rank 1 has waited " in out
 
 
@@ -89,7 +89,7 @@ def test_a_healthy_script_is_not_warned_of_and_the_doctor_does_not_call_it_hung(
 @pytest.mark.timeout(_LONGEST_S)
 def test_a_training_of_ours_with_ranks_alike_is_not_warned_of(user: User) -> None:
     steps = as_options("train.max_steps=120", "train.log_every_steps=5")
-    code, out, told = _to_its_end(user, "tiny", "--num-gpus", "2", *steps)
+    code, out, diagnosis = _to_its_end(user, "tiny", "--num-gpus", "2", *steps)
     assert code == 0, out
     _assert_quiet(user.run(), out)
-    assert {one["cause"] for one in told} <= {"running"}, told
+    assert {one["cause"] for one in diagnosis} <= {"running"}, diagnosis

@@ -87,17 +87,17 @@ def test_a_rank_killed_in_a_script_ends_the_run_and_is_not_told_as_out_of_memory
         log = run.rank_log(1, 0)
         wait_for(lambda: log.exists() and "ready" in log.read_text(), why="it is not ready")
         assert read_status(run)["phase"] in ("starting", "training")
-        told = user.diagnosis()
-        assert (told["cause"], told["confidence"]) == ("running", 1.0)
+        diagnosis = user.diagnosis()
+        assert (diagnosis["cause"], diagnosis["confidence"]) == ("running", 1.0)
         os.kill(rank_pids(run)[1], signal.SIGKILL)
         code, out, _ = finish(process, timeout_s=25)
     assert code == 10
     assert "rank 1 killed by SIGKILL" in out
     assert "journalctl -k" in out
     assert_nothing_left(run)
-    told = user.diagnosis()
-    assert (told["cause"], told["rank"]) == ("killed-by-sigkill", 1)
-    assert told["title"] == "Killed by SIGKILL, sender unknown"
+    diagnosis = user.diagnosis()
+    assert (diagnosis["cause"], diagnosis["rank"]) == ("killed-by-sigkill", 1)
+    assert diagnosis["title"] == "Killed by SIGKILL, sender unknown"
 
 
 @pytest.mark.parametrize("victim", ["launch", pytest.param("zygote", marks=pytest.mark.long)])
