@@ -24,7 +24,8 @@ class Page {
     this.search = "";
     this.shown = PAGE;
     this.cards = new Map();
-    this.other = null;
+    this.other = null; // the answers of the other run, if that is the base
+    this.awaited = null; // those that are asked for now
     this.timer = 0;
     this.turn = 0;
     this.trends = new Trends(this.part("chart-right"), this.part("chart-loss"), (step) => this.go(this.answers.placeOf(step)));
@@ -68,6 +69,7 @@ class Page {
     }
     this.base = FIRST;
     this.other = null;
+    this.awaited = null;
     this.followed = Infinity;
     await this.answers.refresh();
     this.at = this.answers.placeOf(this.followed);
@@ -223,14 +225,14 @@ class Page {
     this.list();
   }
 
+  // A base is shown once its answers have come; of two choices the later one counts.
   async compareWith(value) {
+    const other = value.startsWith("run:") ? new Answers(value.slice(4), this.dataset) : null;
+    this.awaited = other;
+    if (other) await other.refresh();
+    if (this.awaited !== other) return;
     this.base = value;
-    this.other = null;
-    if (value.startsWith("run:")) {
-      const other = new Answers(value.slice(4), this.dataset);
-      await other.refresh();
-      this.other = other;
-    }
+    this.other = other;
     this.showFrame();
     await this.show();
   }

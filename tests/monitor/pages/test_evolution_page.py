@@ -97,6 +97,21 @@ def test_two_runs_stand_side_by_side(page: Any) -> None:
     until(page, "document.querySelector('.example .sides').children[1].hidden")
 
 
+def test_a_step_is_shown_while_the_answers_of_another_run_are_on_their_way(page: Any) -> None:
+    held: list[Any] = []
+
+    def hold(route: Any) -> None:
+        held.append(route)
+
+    page.route(f"**/snapshots?run={EARLIER}", hold)
+    page.locator("[data-id=base]").select_option(label=EARLIER)
+    page.locator("[data-id=slider]").fill("0")
+    until(page, f"{STEP} === 'Step 0'")
+    assert len(held) == 1
+    held[0].continue_()
+    until(page, "document.body.textContent.includes('0d3a · step 0')")
+
+
 def test_all_answers_are_exported(page: Any) -> None:
     for form in ("jsonl", "csv"):
         with page.expect_download() as waiting:
