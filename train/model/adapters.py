@@ -35,12 +35,14 @@ def add_adapters(model: Any, config: TrainConfig) -> Any:
     model.enable_input_require_grads()  # else checkpointed blocks of a frozen base get no gradient
     with without_cuda_at_import(but="bitsandbytes" if config.method == "qlora" else ""):
         from train.model.adapter_dtype import compute_in_dtype_of_layers
+        from train.model.one_product import add_in_one_product
         from train.model.shared_layers import share_adapters
 
         folder = Path(config.adapter)
         made = _with_those_of(model, folder) if config.adapter else _with_new(model, config)
         share_adapters(made, is_new=not config.adapter)
         compute_in_dtype_of_layers(made, is_new=not config.adapter)
+        add_in_one_product(made)
         return made
 
 

@@ -23,7 +23,7 @@ from train.trace.estimate import _described, footprint
 CPU = torch.device("cpu")
 IDS = torch.arange(5, 25)[None]
 SHAPES = {"qwen3": QWEN3, "gpt2": GPT2 | NO_DROPOUT}
-PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "linear", "linear_backward"}
+PRODUCTS = {"mm", "addmm", "addmm_", "bmm", "baddbmm", "linear", "linear_backward"}
 
 
 class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -1,0 +1,104 @@
+"""LoRA's product is added to the layer's output as it is computed, and is the one that peft has."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from peft.tuners import lora
+
+from ranks.torch_compat import TorchDispatchMode
+from tests.train.model.test_adapter_dtype import IDS, SHAPES, configured, made, step
+from train.model.adapter_dtype import LowLinear
+from train.model.one_product import OneProductLinear
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "rank-stabilised": {"lora_rslora": True},
+    "dropout": {"lora_dropout": 0.1},
+    "recomputed": {"gradient_checkpointing": True},
+}
+
+
+def as_peft_computes(model: Any) -> Any:
+    """Return a copy in which peft's own layers do their products one after the other."""
+    other = copy.deepcopy(model)
+    layers = [module for module in other.modules() if type(module) is OneProductLinear]
+    assert layers
+    for layer in layers:
+        layer.__class__ = lora.Linear
+    return other
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("option", OPTIONS)
+def test_losses_and_gradients_are_those_of_peft(name: str, option: str) -> None:
+    model = made(configured(SHAPES[name], dtype="float32", **OPTIONS[option]))
+    expected_loss, expected = step(as_peft_computes(model))
+    loss, gradients = step(model)
+    assert loss == pytest.approx(expected_loss, rel=1e-6)
+    assert gradients.keys() == expected.keys()
+    for parameter, gradient in gradients.items():
+        torch.testing.assert_close(gradient, expected[parameter], rtol=1e-4, atol=1e-6)
+
+
+def test_in_bfloat16_it_is_rounded_once_and_so_nearer_to_the_truth() -> None:
+    model = made(configured(SHAPES["qwen3"]))
+    exact = as_peft_computes(model).double()
+    for module in exact.modules():
+        if isinstance(module, LowLinear):
+            module.dtype = torch.float64
+    with torch.no_grad():
+        truth = exact(input_ids=IDS).logits
+        ours, theirs = (
+            (one(input_ids=IDS).logits - truth).norm() for one in (model, as_peft_computes(model))
+        )
+    assert ours < 1.02 * theirs
+
+
+class LargeResults(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the kernels that write as many values as a layer has outputs."""
+
+    def __init__(self, numel: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.numel, self.names = numel, list[str]()
+
+    def __torch_dispatch__(
+        self, op: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = op(*args, **(kwargs or {}))
+        name = op.__name__.partition(".")[0]
+        is_view = name in ("view", "_unsafe_view", "reshape", "t", "alias")
+        if isinstance(result, torch.Tensor) and result.numel() == self.numel and not is_view:
+            self.names.append(name)
+        return result
+
+
+def test_the_output_is_written_by_two_products_and_nothing_else() -> None:
+    model = made(configured(SHAPES["qwen3"]))
+    kernels = []
+    for one, kind in ((model, OneProductLinear), (as_peft_computes(model), lora.Linear)):
+        layer = next(module for module in one.modules() if type(module) is kind)
+        x = torch.randn(2, 7, layer.in_features, dtype=torch.bfloat16)
+        with LargeResults(14 * layer.out_features) as large, torch.no_grad():
+            layer(x)
+        kernels.append(large.names)
+    assert kernels == [["mm", "addmm_"], ["mm", "mm", "mul", "add"]]
+
+
+def test_what_is_no_plain_adapter_is_left_to_peft() -> None:
+    model = made(configured(SHAPES["qwen3"], dtype="float32"))
+    theirs = as_peft_computes(model)
+    for one in (model, theirs):
+        one.add_adapter("second", one.peft_config["default"])
+    with torch.no_grad():
+        for prepare in (
+            lambda one: one.base_model.set_adapter(["default", "second"]),
+            lambda one: one.base_model.disable_adapter_layers(),
+            lambda one: (one.base_model.enable_adapter_layers(), one.merge_adapter()),
+        ):
+            for one in (model, theirs):
+                prepare(one)
+            assert torch.equal(model(input_ids=IDS).logits, theirs(input_ids=IDS).logits)
