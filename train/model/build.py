@@ -24,6 +24,7 @@ from train.model.quantize import (
     ready_to_train,
     weights_in,
 )
+from train.model.recompute import recompute_blocks
 
 
 def compile_blocks(model: Any) -> int:
@@ -41,7 +42,7 @@ def compile_blocks(model: Any) -> int:
 def blocks_of(plain: nn.Module) -> list[nn.Module]:
     """Return the layers that a Hugging Face model marks as unsplittable, else its longest list.
 
-    Checkpointing wraps them, so what is compiled is recomputed too.
+    What is recomputed is compiled with them: inside them since transformers 5.23, around before.
     """
     kinds = set(getattr(plain, "_no_split_modules", None) or ())
     named = [module for module in plain.modules() if type(module).__name__ in kinds]
@@ -79,7 +80,7 @@ def load_model(config: RunConfig, model_path: Path, device: torch.device) -> Any
             do="take the model from where it comes as safetensors",
             code=ExitCode.PREFLIGHT,
         ) from error
-    return _ready(model, config.model)
+    return _ready(model, config)
 
 
 def new_model(
@@ -109,7 +110,7 @@ def new_model(
             model = made._from_config(described, **options)
     if config.train.method == "qlora":
         quantize(model, dtype)
-    return _ready(model.to(device), config.model)  # some models choose their own device
+    return _ready(model.to(device), config)  # some models choose their own device
 
 
 def load_architecture(config: ModelConfig, model_path: Path) -> PretrainedConfig:
@@ -125,15 +126,13 @@ def _class_for(described: PretrainedConfig, config: ModelConfig) -> Any:
     return whole if config.towers == "keep" else without_towers(whole)
 
 
-def _ready(model: Any, config: ModelConfig) -> Any:
+def _ready(model: Any, config: RunConfig) -> Any:
     """Apply our own settings to a model as transformers made it."""
     freeze_towers(model)
     model.config.use_cache = False
     ready_to_train(model)
-    if config.gradient_checkpointing:
-        # transformers 5.23 renamed this method; earlier versions only have the old name.
-        enable = getattr(model, "activation_checkpointing_enable", None)
-        (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
+    if config.model.gradient_checkpointing:
+        recompute_blocks(model, config)
     return model.train()  # it is loaded in evaluation mode, which disables checkpointing
 
 
