@@ -67,10 +67,6 @@ def pulses(run: RunDir) -> bytes:
     return b"".join(run.pulse(rank).read_bytes() for rank in (0, 1))
 
 
-def answers(run: RunDir) -> list[tuple[str, bool]]:
-    return [(one["request"], one["done"]) for one in events_of(run, "mark", "control")]
-
-
 @pytest.mark.timeout(900)
 def test_a_run_that_is_controlled_has_bitwise_the_losses_of_one_that_is_not(user: User) -> None:
     user.output_of(*WHOLE, timeout_s=LONG_S)
@@ -105,9 +101,8 @@ def test_a_run_that_is_controlled_has_bitwise_the_losses_of_one_that_is_not(user
     assert "airlock: paused after step 1" in out
     assert f"airlock resume {run.run_id}" in out
     assert "longest operations of rank 0" in out
-    assert dict(answers(run)) == dict.fromkeys(
-        ("pause", "save", "evaluate", "set", "profile", "resume"), True
-    )
+    answers = {one["request"]: one["done"] for one in events_of(run, "mark", "control")}
+    assert answers == dict.fromkeys(("pause", "save", "evaluate", "set", "profile", "resume"), True)
     assert read_config(run.config).train.checkpoint_every_steps == 4
     saved = {int(path.name.removeprefix("step_")) for path in complete_checkpoints(run.checkpoints)}
     assert {4, 8} <= saved
