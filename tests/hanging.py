@@ -16,7 +16,6 @@ import multiprocessing
 import os
 import pickle
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -103,14 +102,6 @@ def barrier_of_rank_0(rank: int) -> None:
         dist.all_reduce(torch.ones(8))  # waits
         if step == 3 and rank == 0:
             dist.barrier()  # at fault
-
-
-def returns_early(rank: int) -> None:
-    """It has no data, and returns."""
-    train()
-    if rank == 1:
-        return
-    waits_for_the_other()
 
 
 def ends_but_for_a_thread(rank: int) -> None:
@@ -247,29 +238,11 @@ def waits_for_a_file(rank: int) -> None:
     waits_for_the_other()
 
 
-def waits_at_a_socket(rank: int) -> None:
-    """It waits for a server that accepts a connection, and never answers."""
-    train()
-    if rank == 1:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            client = socket.create_connection(server.getsockname())
-            client.recv(1)  # at fault
-    waits_for_the_other()
-
-
 def python_loop(rank: int) -> None:
     """It computes in Python, for ever."""
     train()
     while rank == 1:  # at fault
         pass  # at fault
-    waits_for_the_other()
-
-
-def native_loop(rank: int) -> None:
-    """It computes in native code that has released the GIL, for ever."""
-    train()
-    if rank == 1:
-        hashlib.pbkdf2_hmac("sha256", b"a", b"b", 1 << 30)  # at fault
     waits_for_the_other()
 
 
@@ -373,7 +346,6 @@ CASES: dict[str, Callable[[int], None]] = {
         different_sizes,
         different_order,
         barrier_of_rank_0,
-        returns_early,
         ends_but_for_a_thread,
         exits_early,
         stopped,
@@ -385,9 +357,7 @@ CASES: dict[str, Callable[[int], None]] = {
         queue_of_a_dead_process,
         sleeps,
         waits_for_a_file,
-        waits_at_a_socket,
         python_loop,
-        native_loop,
         sleeps_beside_nccl,
         link_of_nccl_is_broken,
         key_of_nobody,

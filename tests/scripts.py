@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import textwrap
 from pathlib import Path
 
@@ -27,14 +26,4 @@ def script(folder: Path, text: str, name: str = "my_train.py") -> str:
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(textwrap.dedent(text))
-    return str(path)
-
-
-def accelerates_data_loop() -> str:
-    """Return the path of accelerate's script that hangs on two CPUs; skips without accelerate."""
-    spec = importlib.util.find_spec("accelerate")
-    if spec is None:
-        pytest.skip("accelerate is not installed")
-    path = Path(str(spec.origin)).parent / "test_utils/scripts/test_distributed_data_loop.py"
-    assert path.exists()
     return str(path)

@@ -16,8 +16,8 @@ from rundir import control
 from rundir.checkpoints import complete_checkpoints
 from rundir.config_file import read_config
 from rundir.paths import RunDir
+from rundir.status import read_status
 from tests.conftest import ROOT
-from tests.holding import curve, phase_of
 from tests.running import (
     ENDLESS,
     User,
@@ -45,6 +45,20 @@ WHOLE = (
 )
 
 
+def phase_of(run: RunDir) -> str:
+    """Return the phase in the run's status, "" without one."""
+    try:
+        return str(read_status(run)["phase"])
+    except (OSError, ValueError, KeyError):
+        return ""
+
+
+def curve(run: RunDir) -> list[tuple[int, float, float]]:
+    """Return step, loss and gradient norm of each step, in the order of the steps."""
+    events = events_of(run, "metric", "train")
+    return sorted({(event["step"], event["loss"], event["grad_norm"]) for event in events})
+
+
 def until_paused(run: RunDir) -> None:
     wait_for(lambda: phase_of(run) == "paused", why="it was not paused", timeout_s=LONG_S)
 
@@ -53,15 +67,8 @@ def pulses(run: RunDir) -> bytes:
     return b"".join(run.pulse(rank).read_bytes() for rank in (0, 1))
 
 
-def answers(run: RunDir) -> list[tuple[str, bool]]:
-    return [(one["request"], one["done"]) for one in events_of(run, "mark", "control")]
-
-
 @pytest.mark.timeout(900)
 def test_a_run_that_is_controlled_has_bitwise_the_losses_of_one_that_is_not(user: User) -> None:
-    def typed(*words: str) -> str:
-        return user.output_of(*words)
-
     user.output_of(*WHOLE, timeout_s=LONG_S)
     undisturbed = user.run()
 
@@ -70,7 +77,7 @@ def test_a_run_that_is_controlled_has_bitwise_the_losses_of_one_that_is_not(user
         run = user.run()
         control.ask(run, "pause")  # while model and data are prepared
         until_paused(run)
-        assert "is paused already" in typed("pause", run.run_id)
+        assert "is paused already" in user.output_of("pause", run.run_id)
         seen = pulses(run)
         wait_for(lambda: pulses(run) != seen, why="paused ranks do not show that they live")
         asked = [
@@ -83,9 +90,9 @@ def test_a_run_that_is_controlled_has_bitwise_the_losses_of_one_that_is_not(user
             out = output_of(one)
             assert run.run_id in out
         assert complete_checkpoints(run.checkpoints)
-        assert "steps 2 to 3" in typed("trace", run.run_id, "--steps", "2")
+        assert "steps 2 to 3" in user.output_of("trace", run.run_id, "--steps", "2")
         pids = rank_pids(run)
-        assert "goes on after step 1" in typed("resume", run.run_id)
+        assert "goes on after step 1" in user.output_of("resume", run.run_id)
         assert rank_pids(run) == pids
         code, out, err = finish(process, timeout_s=LONG_S)
     assert code == 0, err
@@ -94,9 +101,8 @@ def test_a_run_that_is_controlled_has_bitwise_the_losses_of_one_that_is_not(user
     assert "airlock: paused after step 1" in out
     assert f"airlock resume {run.run_id}" in out
     assert "longest operations of rank 0" in out
-    assert dict(answers(run)) == dict.fromkeys(
-        ("pause", "save", "evaluate", "set", "profile", "resume"), True
-    )
+    answers = {one["request"]: one["done"] for one in events_of(run, "mark", "control")}
+    assert answers == dict.fromkeys(("pause", "save", "evaluate", "set", "profile", "resume"), True)
     assert read_config(run.config).train.checkpoint_every_steps == 4
     saved = {int(path.name.removeprefix("step_")) for path in complete_checkpoints(run.checkpoints)}
     assert {4, 8} <= saved
@@ -130,15 +136,36 @@ def test_a_paused_run_whose_rank_or_launcher_is_killed_ends_as_always(
     with user.training(*ENDLESS) as (process, run):
         control.ask(run, "pause")
         until_paused(run)
+        os.kill(rank_pids(run)[1], signal.SIGSTOP)  # so that nobody answers any more
+        asked = user.airlock("save", run.run_id)
+        wait_for(lambda: any(run.control.glob("save*")), why="nothing is asked for")
         os.kill(rank_pids(run)[1] if victim == "rank" else process.pid, signal.SIGKILL)
         code, out, _ = finish(process, timeout_s=LONG_S)
         assert code == (10 if victim == "rank" else -signal.SIGKILL)
         if victim == "rank":
             assert "rank 1" in out.lower()
         assert_nothing_left(run)
-        code, _, err = user.typed("resume", run.run_id)
-    assert code == 2
-    assert ("is over: failed" if victim == "rank" else "is dead") in err
+        for typed in (asked, user.airlock("resume", run.run_id)):
+            code, _, err = finish(typed)
+            assert code == 2
+            assert ("is over: failed" if victim == "rank" else "is dead") in err
+
+
+@pytest.mark.timeout(900)
+def test_ranks_that_are_killed_while_paused_and_started_again_pause_again(user: User) -> None:
+    with ended(user.airlock(*WHOLE, "--max-restarts", "1")) as process:
+        run = user.run()
+        control.ask(run, "pause")
+        until_paused(run)
+        os.kill(rank_pids(run)[1], signal.SIGKILL)
+        wait_for(lambda: events_of(run, "mark", "restart"), why="no restart", timeout_s=LONG_S)
+        user.output_of("pause", run.run_id, timeout_s=LONG_S)
+        until_paused(run)
+        user.output_of("resume", run.run_id)
+        code, _, err = finish(process, timeout_s=LONG_S)
+    assert code == 0, err
+    assert {point[0] for point in curve(run)} == set(range(1, STEPS + 1))
+    assert_nothing_left(run)
 
 
 @pytest.mark.long

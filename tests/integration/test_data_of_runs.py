@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,7 +16,6 @@ from tests.running import (
     events_of,
 )
 
-Start = Callable[..., Any]
 # Steps that are the same however many are to come.
 _EVEN = (
     *as_options(
@@ -145,19 +142,9 @@ def test_data_are_shown_without_training(user: User) -> None:
     out = user.typed.output_of("data", str(file), "--profile", "tiny", "--json", *skip)
     (found,) = json.loads(out.splitlines()[-1])["files"]
     assert (found["num_rows"], found["num_bad"], found["num_too_long"]) == (123, 3, 1)
+    file.write_text('{"prompt": "p", "response": ""}\n', encoding="utf-8")
+    code, _, err = user.typed("data", str(file), "--profile", "tiny", *skip)
+    assert (code, "all rows are bad" in err) == (5, True), err
     assert not Path(user.environ["AIRLOCK_RUNS_DIR"]).exists() or not list(
         Path(user.environ["AIRLOCK_RUNS_DIR"]).iterdir()
     )
-
-
-def test_of_data_that_are_shown_one_is_one_and_none_is_not_well(user: User) -> None:
-    file = user.folder / "a.jsonl"
-    file.write_text('{"prompt": "p", "response": "r"}\n', encoding="utf-8")
-    out = user.typed.output_of("data", str(file), "--profile", "tiny")
-    assert "1 row, 1 sample\n" in out
-    file.write_text('{"prompt": "p", "response": ""}\n', encoding="utf-8")
-    skip = ("--set", "data.on_bad_row=skip")
-    code, out, err = user.typed("data", str(file), "--profile", "tiny", *skip)
-    assert code == 5, out
-    assert "1 bad row\n" in out
-    assert "all rows are bad" in err

@@ -12,8 +12,6 @@ from rundir.paths import ROOT
 from tests.models import tiny_model
 from tests.running import SHORT, Typed, User, as_options
 
-pytestmark = pytest.mark.runs
-
 HELD_OUT = ROOT / "examples" / "tiny" / "heldout.jsonl"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from rundir.checkpoints import best_checkpoint, checkpoint_name
+from rundir.checkpoints import best_checkpoint, checkpoint_name, step_of
 from rundir.paths import RunDir
 from tests.running import SHORT, User, as_options, events_of
 
@@ -39,19 +39,9 @@ def weights_of(run: RunDir, step: int) -> dict[str, Any]:
     return {key.removeprefix("model."): one for key, one in load_file(file).items()}
 
 
-@pytest.mark.long
-def test_the_best_checkpoint_is_exported_and_the_report_says_so(user: User) -> None:
-    out = user.output_of(*_OPPOSED, *opposed(user.folder))
-    run = user.run()
-    best = best_checkpoint(run.checkpoints)
-    assert best is not None
-    losses = {event["step"]: event["loss"] for event in events_of(run, "metric", "eval")}
-    step = int(best.name.removeprefix("step_"))
-    assert step < 6
-    assert losses[step] == min(loss for at, loss in losses.items() if at)
-    assert f"step {step}, the best by held-out loss, {losses[step]:.4f}" in out
-    assert f"the last, step 6, has {losses[6]:.4f}" in out
-    exported, saved = load_file(run.model / "model.safetensors"), weights_of(run, step)
+def assert_exported(run: RunDir, saved: dict[str, Any]) -> None:
+    """Fail unless the model of a run has these weights."""
+    exported = load_file(run.model / "model.safetensors")
     assert all((exported[key] == saved[key]).all() for key in exported)
 
 
@@ -82,18 +72,15 @@ def test_adapters_whose_held_out_loss_gets_worse_are_trained_no_further_and_the_
 def test_a_run_that_goes_on_exports_the_best_of_both_and_the_last_if_asked(user: User) -> None:
     user.output_of(*_OPPOSED, *opposed(user.folder))
     first = user.run()
+    best = best_checkpoint(first.checkpoints)
+    assert best is not None
+    assert step_of(best) < 6
+    saved = weights_of(first, step_of(best))
+    assert_exported(first, saved)
     again = ("run", "tiny", "--resume", str(first.path), "--set", "train.max_steps=8")
     out = user.output_of(*again)
-    second, best = user.run(), best_checkpoint(first.checkpoints)
-    assert best is not None
     assert f"of run {first.run_id}, the best by held-out loss" in out
-    exported, saved = (
-        load_file(second.model / "model.safetensors"),
-        weights_of(first, int(best.name.removeprefix("step_"))),
-    )
-    assert all((exported[key] == saved[key]).all() for key in exported)
+    assert_exported(user.run(), saved)
     out = user.output_of(*again, "--set", "train.export=last")
-    third = user.run()
     assert "step 8, the last: held-out loss" in out
-    last, exported = weights_of(third, 8), load_file(third.model / "model.safetensors")
-    assert all((exported[key] == last[key]).all() for key in exported)
+    assert_exported(user.run(), weights_of(user.run(), 8))

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from launch.config.resolve import resolve
 from rundir.status import read_status
 from tests.conftest import ROOT
 from tests.hub_server import Hub, Model, serving
+from tests.models import tiny_model
 from tests.running import (
     SHORT,
     User,
@@ -22,7 +22,6 @@ from tests.running import (
     finish,
     wait_for,
 )
-from train.model.make_checkpoint import make_checkpoint
 
 ID = "someone/tiny"
 RUN = (*SHORT, "--set", "train.max_steps=2", "--set", f"model.path={ID}")
@@ -30,8 +29,7 @@ RUN = (*SHORT, "--set", "train.max_steps=2", "--set", f"model.path={ID}")
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    folder = tmp_path_factory.mktemp("model") / "tiny"
-    make_checkpoint(resolve("tiny", [], {}, None)[0], folder)
+    folder = tiny_model(tmp_path_factory.mktemp("model") / "tiny")
     return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 

@@ -11,10 +11,7 @@ from tests.conftest import HAS_GPU
 from tests.running import User, events_of
 from tests.scripts import JOIN, script
 
-pytestmark = [
-    pytest.mark.runs,
-    pytest.mark.skipif(HAS_GPU, reason="here torch would ask the pretended driver too"),
-]
+pytestmark = pytest.mark.skipif(HAS_GPU, reason="here torch would ask the pretended driver too")
 
 
 def test_the_gpus_of_a_script_are_sampled_while_it_runs_and_a_lost_one_is_told(user: User) -> None:

@@ -37,7 +37,6 @@ CASES = {
     "different-sizes": Expected("collective-mismatch"),
     "different-order": Expected("collective-mismatch", None),
     "barrier-of-rank-0": Expected("collective-mismatch", 0),
-    "returns-early": Expected("rank-left", has_culprit_line=False),
     "ends-but-for-a-thread": Expected("rank-left", has_culprit_line=False),
     "exits-early": Expected("rank-left"),
     "stopped": Expected("rank-stopped"),
@@ -49,9 +48,7 @@ CASES = {
     "queue-of-a-dead-process": Expected("child-gone"),
     "sleeps": Expected("rank-behind"),
     "waits-for-a-file": Expected("rank-behind"),
-    "waits-at-a-socket": Expected("rank-behind"),
     "python-loop": Expected("rank-behind"),
-    "native-loop": Expected("rank-behind"),
     "sleeps-beside-nccl": Expected("rank-behind"),
     "link-of-nccl-is-broken": Expected("hang", None, has_culprit_line=False),
     "key-of-nobody": Expected("store-key-missing"),
@@ -60,16 +57,21 @@ CASES = {
     "group-of-one": Expected("collective-mismatch", 0),
     "barrier-with-a-monitor": Expected("rank-behind"),
     "never-joins": Expected("rank-behind"),
-    "too-many-to-come": Expected("ranks-missing", None),
+    "too-many-to-come": Expected("ranks-missing", None, has_culprit_line=False),
 }
 _QUICK = (
     "skips-a-collective",
     "worker-stuck",
     "never-joins",
     "sleeps-beside-nccl",
-)  # the others take minutes in all
-_LONG = pytest.mark.long
-_WARM = [one if one in _QUICK else pytest.param(one, marks=_LONG) for one in CASES]
+)  # the others, and all of them cold, take minutes
+_STARTS = [
+    (case, start)
+    if case in _QUICK and start == "warm"
+    else pytest.param(case, start, marks=pytest.mark.long)
+    for case in CASES
+    for start in ("warm", "cold")
+]
 
 
 def marked(case: str, mark: str) -> list[str]:
@@ -85,38 +87,11 @@ def marked(case: str, mark: str) -> list[str]:
     return found
 
 
-def _hung(user: User, *args: str, env: dict[str, str] | None = None) -> tuple[str, dict[str, Any]]:
-    """Run until a hang is told, or the end; return the console's line, and what the doctor says."""
-    with ended(user.airlock("run", *_SOON, *args, env=env)) as process:
-        run = user.run()
-        wait_for(
-            lambda: events_of(run, "error", "hang") or process.poll() is not None,
-            why="no hang was told",
-            timeout_s=_LONGEST_S,
-        )
-        diagnosis = user.diagnosis(run.path)
-        title = next((one["title"] for one in events_of(run, "error", "hang")), diagnosis["title"])
-        _end(process)
-    return title, diagnosis
-
-
 def _end(process: subprocess.Popen[str]) -> None:
     for _ in range(2):
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
     finish(process)
-
-
-def _assert_named(case: str, title: str, told: dict[str, Any]) -> None:
-    expected = CASES[case]
-    assert (told["cause"], told["rank"]) == (expected.cause, expected.rank), told
-    assert "may be no hang" not in told["why"], told
-    at_fault = marked(case, "at fault")
-    assert bool(at_fault) == expected.has_culprit_line or case in ("too-many-to-come",)
-    if expected.has_culprit_line and at_fault:
-        assert any(re.search(rf"{place}\b", title) for place in at_fault), (title, at_fault)
-    waits = [*marked(case, "waits"), *marked(case, "joins")]
-    assert any(re.search(rf"{place}\b", _all_of(told, title)) for place in waits), (told, waits)
 
 
 def _all_of(told: dict[str, Any], title: str) -> str:
@@ -127,19 +102,31 @@ def _all_of(told: dict[str, Any], title: str) -> str:
     return f"{title} {told['title']} {evidence}"
 
 
-@pytest.mark.parametrize("case", _WARM)
+@pytest.mark.parametrize(("case", "start"), _STARTS)
 def test_a_script_that_hangs_has_its_cause_its_rank_and_both_lines_named(
-    user: User, case: str
+    user: User, case: str, start: str
 ) -> None:
-    title, diagnosis = _hung(user, str(SCRIPT), case)
-    _assert_named(case, title, diagnosis)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("case", CASES)
-def test_so_has_one_that_was_started_cold(user: User, case: str) -> None:
-    title, diagnosis = _hung(user, "--set", "launch.start=cold", str(SCRIPT), case)
-    _assert_named(case, title, diagnosis)
+    words = (*_SOON, "--set", f"launch.start={start}", str(SCRIPT), case)
+    with ended(user.airlock("run", *words)) as process:
+        run = user.run()
+        wait_for(
+            lambda: events_of(run, "error", "hang") or process.poll() is not None,
+            why="no hang was told",
+            timeout_s=_LONGEST_S,
+        )
+        diagnosis = user.diagnosis(run.path)
+        title = next((one["title"] for one in events_of(run, "error", "hang")), diagnosis["title"])
+        _end(process)
+    expected = CASES[case]
+    assert (diagnosis["cause"], diagnosis["rank"]) == (expected.cause, expected.rank), diagnosis
+    assert "may be no hang" not in diagnosis["why"], diagnosis
+    at_fault = marked(case, "at fault")
+    assert bool(at_fault) == expected.has_culprit_line
+    if at_fault:
+        assert any(re.search(rf"{place}\b", title) for place in at_fault), (title, at_fault)
+    waits = [*marked(case, "waits"), *marked(case, "joins")]
+    all_of = _all_of(diagnosis, title)
+    assert any(re.search(rf"{place}\b", all_of) for place in waits), (diagnosis, waits)
 
 
 @pytest.mark.long

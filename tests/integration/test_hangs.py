@@ -7,14 +7,12 @@ import os
 import signal
 import time
 import zipfile
-from functools import partial
 
 import psutil
 import pytest
 
 from rundir.paths import RunDir
 from tests.running import (
-    COLD,
     ENDLESS,
     SHORT,
     User,
@@ -22,7 +20,6 @@ from tests.running import (
     assert_nothing_left,
     events_of,
     finish,
-    has_stacks,
     limit_s,
     rank_pids,
     wait_for,
@@ -176,17 +173,6 @@ def test_a_slow_run_and_one_whose_launcher_was_stopped_are_no_hangs(user: User) 
         code, out, err = finish(process)
     assert code == 0, out + err
     assert not events_of(run, "error", "hang")
-
-
-@pytest.mark.long
-def test_every_cold_rank_writes_its_stacks_to_its_log_at_sigusr2(user: User) -> None:
-    with user.training(*ENDLESS, *COLD) as (_, run):
-        for pid in rank_pids(run).values():
-            os.kill(pid, signal.SIGUSR2)
-        for rank in (0, 1):
-            wait_for(partial(has_stacks, run.rank_log(rank, 0)), why="no stacks")
-        num = len(events_of(run, "metric", "train"))
-        wait_for(lambda: len(events_of(run, "metric", "train")) > num, why="it does not go on")
 
 
 @pytest.mark.long
