@@ -56,18 +56,3 @@ class End:
 
 
 ToItsEnd = Callable[..., End]
-
-# The expected diagnoses, whichever rank fails.
-SIGKILL = Named("killed-by-sigkill", "killed by SIGKILL", "journalctl -k")
-SIGSTOP = Named("rank-stopped", "was stopped (SIGSTOP)", "kill -CONT")
-SLEEP = Named("rank-behind", "keeps the others waiting: ", "less -N +", "in sleep")
-ADDRESS_SPACE = Named(
-    "address-space-limit",
-    "Out of address space: RLIMIT_AS",
-    "ulimit -v unlimited",
-    "in low_address_space",
-    code=11,
-)
-FORK_AFTER_CUDA = Named(
-    "cuda-fork", "CUDA was initialised before a fork", "set_start_method('spawn')", "in on_gpu"
-)

@@ -11,7 +11,6 @@ need surroundings that a script cannot create: `memory` a memory cgroup, `low-pi
 from __future__ import annotations
 
 import argparse
-import ctypes
 import os
 import resource
 import signal
@@ -48,11 +47,6 @@ class Bytes(torch.utils.data.Dataset[torch.Tensor]):
         return self.make(self.num_bytes // 4)
 
 
-def sleep(_: Path) -> None:
-    """It sleeps before a collective that the others have already entered."""
-    time.sleep(FOR_EVER_S)
-
-
 def mismatched_shape(_: Path) -> None:
     """It brings a tensor of another shape to a collective than the others do."""
     dist.all_reduce(torch.ones(7 + dist.get_rank()))
@@ -66,13 +60,6 @@ def sigstop(_: Path) -> None:
 def sigkill(_: Path) -> None:
     """It is killed."""
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def gil_deadlock(_: Path) -> None:
-    """It waits in native code for a lock that it holds itself, and keeps the GIL meanwhile."""
-    mutex, native = ctypes.create_string_buffer(64), ctypes.PyDLL(None)
-    native.pthread_mutex_lock(mutex)
-    native.pthread_mutex_lock(mutex)
 
 
 def uneven_data(_: Path) -> None:
@@ -169,11 +156,6 @@ def none(_: Path) -> None:
     """Nothing is broken."""
 
 
-def slow(_: Path) -> None:
-    """It is slower than the others, and nothing more."""
-    time.sleep(3.0)
-
-
 class Untidy:
     """Fails in a place where Python reports the error and goes on."""
 
@@ -198,11 +180,9 @@ def scary(folder: Path) -> None:
 FAILURES: dict[str, Callable[[Path], None]] = {
     one.__name__.replace("_", "-"): one
     for one in (
-        sleep,
         mismatched_shape,
         sigstop,
         sigkill,
-        gil_deadlock,
         uneven_data,
         full_disk,
         tiny_shm,
@@ -216,7 +196,6 @@ FAILURES: dict[str, Callable[[Path], None]] = {
         partial_shard,
         python_error,
         none,
-        slow,
         scary,
     )
 }

@@ -21,7 +21,6 @@ from tests.running import (
     events_of,
 )
 
-OPEN = ("--set", "launch.admit=open")
 NO_GUARD = ("--set", "limits.guard_gib=0")
 
 # Rank 1, or the zygote that builds for it, takes more and more memory before it does its work.
@@ -49,11 +48,10 @@ module.Trainer.train = runaway
 
 
 def run_in(
-    cgroup: MemoryCgroup, user: User, hook: tuple[str, str] | None, *args: str
+    cgroup: MemoryCgroup, user: User, hook: tuple[str, str], *args: str
 ) -> tuple[int, str, str]:
-    """Run it in the group, optionally with its processes hooked: (exit code, stdout, stderr)."""
-    env = user.hooked(*hook) if hook else {}
-    return user.finish(*args, timeout_s=120, env=env, within=cgroup.command([]))
+    """Run it in the group, with its processes hooked: (exit code, stdout, stderr)."""
+    return user.finish(*args, timeout_s=120, env=user.hooked(*hook), within=cgroup.command([]))
 
 
 def guard_event(run: RunDir) -> Event:
@@ -87,26 +85,6 @@ def test_whatever_takes_all_memory_is_ended_and_named_before_the_kernel_acts(
     assert (event["who"], event["phase"], event["limit_bytes"]) == (who, phase, 2 * GIB)
     assert event["held_bytes"] > GIB
     assert_nothing_left(run)
-
-
-@pytest.mark.long
-def test_a_rank_of_a_script_that_takes_all_memory_is_ended_and_named(user: User) -> None:
-    script = user.folder / "greedy.py"
-    script.write_text(
-        "import os, time\n"
-        "held = []\n"
-        "while os.environ['RANK'] == '1':\n"
-        "    held.append(b'x' * (8 << 20))\n"
-        "time.sleep(1000)\n"
-    )
-    with limited(2 * GIB) as cgroup:
-        code, out, err = run_in(cgroup, user, None, "run", str(script), *OPEN)
-        assert (code, cgroup.group.num_oom_kills()) == (11, 0), err
-    assert "rank 1 ended by the memory guard in the script" in out
-    assert "smaller batches" in out
-    assert "--set" not in out.partition("the run failed")[2]
-    limits = events_of(user.run(), "mark", "limits")
-    assert [one["rlimit_as_bytes"] for one in limits] == [None] * 2
 
 
 def test_a_process_that_takes_all_memory_while_it_prepares_is_ended_too(user: User) -> None:

@@ -160,19 +160,3 @@ module.meet = meet
     assert read_status(run)["attempt"] == 0
     assert not events_of(run, "mark", "restart")
     assert_nothing_left(run)
-
-
-@pytest.mark.long
-def test_twenty_restarts_in_a_row_are_twenty_good_ones(user: User) -> None:
-    at_once = ("--set", "launch.restart_backoff_s=0")
-    with ended(user.airlock(*_LONGER, *_ENDLESS, *at_once, "--max-restarts", "20")) as process:
-        run = user.run()
-        for attempt in range(20):
-            wait_for_step(run, 1, attempt)
-            os.kill(rank_pids(run)[attempt % 2], signal.SIGKILL)
-        wait_for_step(run, 1, 20)
-        process.send_signal(signal.SIGINT)
-        code, out, _ = finish(process)
-    assert code == 20, out
-    assert read_status(run)["attempt"] == 20
-    assert_nothing_left(run)

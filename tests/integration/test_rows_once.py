@@ -185,25 +185,6 @@ def test_the_last_step_of_an_epoch_has_the_rows_that_are_left_however_many_ranks
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_run_that_is_resumed_right_before_its_last_step_has_the_rest_of_the_rows(
-    runs: Runs, tmp_path: Path, kind: str
-) -> None:
-    data, batch = data_of(kind, tmp_path), ("--set", "train.global_batch_size=39")
-    first = runs.trained(*SHORT, *_SETTINGS, *data, *batch, "--set", "train.max_steps=1")
-    last = runs.resumed(first, 2, "train.max_steps=0", "train.epochs=1")
-    (before, labels), (after, more) = given(first), given(last)
-    assert [len(rows) for rows in (*before.values(), *after.values())] == [39, 1]
-    every = [*before[0], *after[1]]
-    assert len(set(every)) == 40
-    assert labels + more == labels_of(every)
-    # All rows of the epoch are used: with another one it goes on with the first row of that.
-    longer = runs.resumed(last, 1, "train.epochs=2")
-    rows, _ = given(longer)
-    assert [len(some) for some in rows.values()] == [39, 1]
-
-
-@pytest.mark.long
 def test_an_order_that_no_epoch_would_have_is_refused_and_what_to_type_is_right(
     runs: Runs, tmp_path: Path
 ) -> None:

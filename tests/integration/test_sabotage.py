@@ -7,7 +7,6 @@ import json
 import signal
 import subprocess
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,8 @@ import pytest
 
 from rundir.units import GIB
 from tests.broken import (
-    ADDRESS_SPACE,
-    FORK_AFTER_CUDA,
     LONG,
     SCRIPT,
-    SIGKILL,
-    SIGSTOP,
-    SLEEP,
     Named,
     ToItsEnd,
 )
@@ -35,13 +29,20 @@ from tests.running import (
 )
 
 FAILURES = {
-    "sigkill": SIGKILL,
-    "low-address-space": ADDRESS_SPACE,
+    "low-address-space": Named(
+        "address-space-limit",
+        "Out of address space: RLIMIT_AS",
+        "ulimit -v unlimited",
+        "in low_address_space",
+        code=11,
+    ),
     "low-open-files": Named(
         "too-many-open-files", "Too many open files", "ulimit -n", "in low_open_files"
     ),
     "port-in-use": Named("port-in-use", "port is in use", "ss -ltnp", "in port_in_use"),
-    "fork-after-cuda": FORK_AFTER_CUDA,
+    "fork-after-cuda": Named(
+        "cuda-fork", "CUDA was initialised before a fork", "set_start_method('spawn')", "in on_gpu"
+    ),
     "partial-shard": Named(
         "weights-file-damaged",
         "A weights file is not whole",
@@ -83,11 +84,9 @@ def little_memory() -> Iterator[list[str]]:
         yield cgroup.command([])
 
 
-_NO_GUARD = ("--set", "limits.guard_gib=0")
-SURROUNDINGS: dict[str, tuple[Any, tuple[str, ...], str, Named]] = {
+SURROUNDINGS: dict[str, tuple[Any, str, Named]] = {
     "a small /dev/shm": (
         small_shm,
-        (),
         "tiny-shm",
         Named(
             "shared-memory-too-small",
@@ -98,43 +97,27 @@ SURROUNDINGS: dict[str, tuple[Any, tuple[str, ...], str, Named]] = {
     ),
     "a pids limit": (
         lambda: few_pids(250),
-        (),
         "low-pids",
         Named("thread-limit", "No more threads or processes", "OMP_NUM_THREADS", "in low_pids"),
     ),
     "a memory cgroup": (
         little_memory,
-        (),
-        "memory",
-        Named("memory-guard", "ended by the memory guard", "smaller batches", code=11),
-    ),
-    "a memory cgroup without the guard": (
-        little_memory,
-        _NO_GUARD,
         "memory",
         Named(
-            "host-oom-killed",
-            "killed by the kernel's OOM killer",
-            "--set launch.admit=serial",
+            "memory-guard",
+            "ended by the memory guard in the script",
+            "smaller batches",
             code=11,
         ),
     ),
 }
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "a small /dev/shm",
-        "a pids limit",
-        "a memory cgroup",
-        pytest.param("a memory cgroup without the guard", marks=LONG),
-    ],
-)
+@pytest.mark.parametrize("name", SURROUNDINGS)
 def test_what_a_surrounding_is_too_small_for_is_named(to_its_end: ToItsEnd, name: str) -> None:
-    surrounding, options, failure, wanted = SURROUNDINGS[name]
+    surrounding, failure, wanted = SURROUNDINGS[name]
     with surrounding() as start:
-        end = to_its_end(*options, SCRIPT, failure, within=start)
+        end = to_its_end(SCRIPT, failure, within=start)
     end.assert_named(wanted)
 
 
@@ -143,73 +126,35 @@ def test_a_full_disk_is_named(to_its_end: ToItsEnd, small_disk: Path) -> None:
     end.assert_named(Named("disk-full", "No space left on the device", "df -h", "in full_disk"))
 
 
-HANGS = {
-    "sleep": SLEEP,
-    "sigstop": SIGSTOP,
-    "gil-deadlock": replace(
-        SLEEP, cause="gil-held", report="holds the GIL in C code: ", own="in gil_deadlock"
-    ),
-    "stale-build-lock": Named(
-        "extension-build-lock",
-        "for a lock in torch_extensions",
-        "rm -rf ~/.cache/torch_extensions",
-        "in stale_build_lock",
-    ),
-    "uneven-data": Named(
-        "collective-mismatch",
-        "called barrier",
-        "look for a branch",
-        "in uneven_data",
-    ),
-}
-# Once both have timed out, nobody can be asked for what it called before.
-TIMED_OUT = {
-    "uneven-data": Named(
-        "collective-mismatch",
-        "has ranks that wait in different collectives",
-        "drop_last=True",
-        "in uneven_data",
-        rank=None,
-    ),
-}
+STOPPED = Named("rank-stopped", "was stopped (SIGSTOP)", "kill -CONT")
+BUILD_LOCK = Named(
+    "extension-build-lock",
+    "for a lock in torch_extensions",
+    "rm -rf ~/.cache/torch_extensions",
+    "in stale_build_lock",
+)
 
 
 @pytest.mark.parametrize(
-    "failure",
-    [
-        "sigstop",
-        "stale-build-lock",
-        *(pytest.param(name, marks=LONG) for name in ("sleep", "gil-deadlock", "uneven-data")),
-    ],
+    ("failure", "wanted"), [("sigstop", STOPPED), ("stale-build-lock", BUILD_LOCK)]
 )
 def test_whom_a_rank_waited_for_until_its_time_was_up_is_named(
-    to_its_end: ToItsEnd, tmp_path: Path, failure: str
+    to_its_end: ToItsEnd, tmp_path: Path, failure: str, wanted: Named
 ) -> None:
     end = to_its_end(SCRIPT, failure, "--timeout-s", "5", "--folder", str(tmp_path))
-    end.assert_named(TIMED_OUT.get(failure, HANGS[failure]))
+    end.assert_named(wanted)
 
 
-_HANG = as_options("launch.hang_timeout_s=5", "launch.on_hang=end")
+def test_who_keeps_the_others_of_a_script_that_hangs_is_named(to_its_end: ToItsEnd) -> None:
+    hang = as_options("launch.hang_timeout_s=5", "launch.on_hang=end")
+    wanted = Named(
+        "collective-mismatch", "called barrier", "look for a branch", "in uneven_data", code=12
+    )
+    to_its_end(*hang, SCRIPT, "uneven-data").assert_named(wanted)
 
 
-@pytest.mark.parametrize(
-    "failure",
-    ["uneven-data", *(pytest.param(name, marks=LONG) for name in HANGS if name != "uneven-data")],
-)
-def test_who_keeps_the_others_of_a_script_that_hangs_is_named(
-    to_its_end: ToItsEnd, tmp_path: Path, failure: str
-) -> None:
-    end = to_its_end(*_HANG, SCRIPT, failure, "--folder", str(tmp_path))
-    end.assert_named(replace(HANGS[failure], code=12))
-
-
-@pytest.mark.parametrize(
-    "control", [pytest.param("none", marks=LONG), pytest.param("slow", marks=LONG), "scary"]
-)
-def test_nothing_is_named_in_a_run_that_is_sound(
-    user: User, to_its_end: ToItsEnd, control: str
-) -> None:
-    end = to_its_end(SCRIPT, control, "--steps", "30")
+def test_nothing_is_named_in_a_run_that_is_sound(user: User, to_its_end: ToItsEnd) -> None:
+    end = to_its_end(SCRIPT, "scary", "--steps", "30")
     assert end.code == 0, end.out
     end.assert_nothing_named()
     logs = str(user.run().rank_log(1, 0).parent)

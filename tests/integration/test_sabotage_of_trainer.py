@@ -1,4 +1,4 @@
-"""Our own trainer really broken on purpose: the doctor and the report name each failure."""
+"""Our own trainer on a full disk or with half a shard: the doctor and the report name it."""
 
 from __future__ import annotations
 
@@ -7,61 +7,17 @@ import json
 import os
 import shutil
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.broken import (
-    ADDRESS_SPACE,
-    FORK_AFTER_CUDA,
-    LONG,
-    SCRIPT,
-    SIGKILL,
-    SIGSTOP,
-    Named,
-    ToItsEnd,
-)
+from tests.broken import LONG, Named, ToItsEnd
 from tests.conftest import mounted
 from tests.running import (
     ENDLESS,
     User,
     wait_until_training,
 )
-
-# What the script does to itself is done to our own trainer, in the middle of a step.
-_BROKEN = f"""
-import pathlib, runpy
-one_step = module.Trainer._one_step
-def broken(trainer):
-    if trainer._step == 2 and os.environ["RANK"] == "1":
-        runpy.run_path({SCRIPT!r})["FAILURES"][os.environ["FAILURE"]](pathlib.Path())
-    return one_step(trainer)
-module.Trainer._one_step = broken
-"""
-IN_TRAINER = {  # sleep and gil-deadlock: test_hangs.py
-    "sigkill": SIGKILL,
-    "low-address-space": ADDRESS_SPACE,
-    "fork-after-cuda": FORK_AFTER_CUDA,
-    "sigstop": replace(SIGSTOP, code=12),
-    "uneven-data": Named(
-        "collective-mismatch",
-        "called barrier",
-        "look for a branch",
-        "in uneven_data",
-        code=12,
-    ),
-}
-
-
-@LONG
-@pytest.mark.parametrize("failure", IN_TRAINER)
-def test_what_breaks_our_own_trainer_is_named(
-    user: User, to_its_end: ToItsEnd, failure: str
-) -> None:
-    env = user.hooked("train.step.loop", _BROKEN) | {"FAILURE": failure}
-    end = to_its_end(*ENDLESS[1:], "--set", "launch.hang_timeout_s=8", env=env)
-    end.assert_named(IN_TRAINER[failure])
 
 
 @LONG
