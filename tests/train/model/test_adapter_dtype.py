@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from ranks.torch_compat import TorchDispatchMode
 from rundir.config import ModelConfig, RunConfig, TrainConfig
@@ -76,21 +74,11 @@ def step(model: Any) -> tuple[float, dict[str, torch.Tensor]]:
     return float(loss.detach()), found
 
 
-def as_peft_has_them(model: Any) -> Any:
-    """Return a copy whose adapters multiply in float32, as peft makes them."""
-    from peft.tuners.lora import LoraLayer
-
-    other = copy.deepcopy(model)
-    for layer in other.modules():
-        if isinstance(layer, LoraLayer):
-            layer.cast_input_dtype_enabled = True
-            for pair in (layer.lora_A, layer.lora_B):
-                made: dict[str, Any] = dict(pair.items())
-                for name, low in made.items():
-                    plain = nn.Linear(low.in_features, low.out_features, bias=False)
-                    plain.weight = low.weight
-                    pair[name] = plain
-    return other
+def as_peft_makes_it(config: RunConfig) -> Any:
+    """Return the same model with adapters as peft makes them, which multiply in float32."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("train.model.adapter_dtype.compute_in_dtype_of_layers", lambda *_, **__: 0)
+        return made(config)
 
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -131,13 +119,10 @@ def test_an_evaluation_and_an_answer_multiply_in_bfloat16_too() -> None:
 
 @pytest.mark.parametrize("kind", ["lora", "dora"])
 def test_gradients_are_those_of_float32_to_the_precision_of_bfloat16(kind: str) -> None:
-    model = made(configured(QWEN3, **KINDS[kind]))
-    other = as_peft_has_them(model)
+    config = configured(QWEN3, **KINDS[kind])
+    loss, gradients = step(made(config))
     with Products() as products:
-        loss, gradients = step(model)
-    assert set(products.dtypes) == {torch.bfloat16}
-    with Products() as products:
-        other_loss, others = step(other)
+        other_loss, others = step(as_peft_makes_it(config))
     assert torch.float32 in products.dtypes  # the comparison is with something else
     assert loss == pytest.approx(other_loss, rel=5e-3)
     assert gradients.keys() == others.keys()
@@ -148,15 +133,12 @@ def test_gradients_are_those_of_float32_to_the_precision_of_bfloat16(kind: str) 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_in_float32_nothing_is_other_than_peft_makes_it(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_in_float32_nothing_is_other_than_peft_makes_it(kind: str) -> None:
     if kind == "qlora":
         pytest.importorskip("bitsandbytes")
     config = configured(QWEN3, dtype="float32", **KINDS[kind])
     loss, gradients = step(made(config))
-    monkeypatch.setattr("train.model.adapter_dtype.compute_in_dtype_of_layers", lambda *_, **__: 0)
-    expected, others = step(made(config))
+    expected, others = step(as_peft_makes_it(config))
     assert loss == expected
     assert all(torch.equal(gradients[name], others[name]) for name in others)
 
@@ -223,8 +205,8 @@ def kept_bytes(model: Any) -> int:
 
 def test_no_input_is_kept_in_float32() -> None:
     """A copy in float32 of each layer's input was the larger part of what adapters kept."""
-    model = made(configured(QWEN3))
-    assert kept_bytes(model) < 0.75 * kept_bytes(as_peft_has_them(model))
+    config = configured(QWEN3)
+    assert kept_bytes(made(config)) < 0.75 * kept_bytes(as_peft_makes_it(config))
 
 
 def test_the_plan_sees_the_smaller_activations(monkeypatch: pytest.MonkeyPatch) -> None:

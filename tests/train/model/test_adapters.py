@@ -71,6 +71,8 @@ def test_adapters_that_are_merged_or_loaded_by_peft_alone_compute_the_same(
     base = new_model(small_config(kind), RunConfig(profile="test"), torch.device("cpu"))
     enlarge(base).save_pretrained(tmp_path / "base")
     export_adapter(model, tmp_path / "adapter", base=str(tmp_path / "base"), revision="")
+    told = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text(encoding="utf-8"))
+    assert told["base_model_name_or_path"] == str(tmp_path / "base")
     loaded: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "base", dtype=torch.float32)
     again = logits(PeftModel.from_pretrained(loaded, tmp_path / "adapter"))
     assert (again - expected).abs().max() < 0.02 * expected.abs().max()  # the base is bfloat16

@@ -16,7 +16,7 @@ from tests.model_tokenizers import TEXTS, auto, ids, of_bytes, saved
 from tests.models import GPT2, QWEN3
 from train.files.served import file_tokenizer, tokenizer_of
 from train.model.build import add_method, load_model
-from train.model.export import difference, export, export_adapter, logits_of_some
+from train.model.export import difference, export, logits_of_some
 from train.model.make_checkpoint import make_checkpoint
 
 CPU = torch.device("cpu")
@@ -53,23 +53,17 @@ def trained(base: Path, method: Any, **settings: Any) -> Any:
     return model.eval()
 
 
-def logits(model: Any) -> torch.Tensor:
-    with torch.no_grad():
-        found: torch.Tensor = model(input_ids=IDS).logits
-    return found
-
-
 @pytest.mark.parametrize("method", ["full", "lora"])
 def test_the_folder_is_a_plain_model_that_answers_as_before_with_its_tokenizer(
     base: Path, tmp_path: Path, method: str
 ) -> None:
     load: Any = AutoModelForCausalLM.from_pretrained
     model, folder = trained(base, method), tmp_path / "model"
-    before = logits(model)
+    before = logits_of_some(model)
     export(model, base, folder, end_token_id=1)
-    after = logits(load(folder).eval())
+    after = logits_of_some(load(folder))
     torch.testing.assert_close(after, before, rtol=1e-5, atol=1e-5)
-    assert (before - logits(load(base).eval())).abs().max() > 0.1  # it was trained
+    assert (before - logits_of_some(load(base))).abs().max() > 0.1  # it was trained
     names = {path.name for path in folder.iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} <= names
     assert not any("adapter" in name for name in names)
@@ -147,19 +141,11 @@ def test_a_model_can_be_trained_further_from_its_export(base: Path, tmp_path: Pa
     assert all(parameter.grad is not None for parameter in again.parameters())
 
 
-def test_adapters_get_a_gradient_through_recomputed_blocks(base: Path) -> None:
-    model = trained(base, "lora", gradient_checkpointing=True).train()
-    model(input_ids=IDS, labels=IDS).loss.backward()
-    for name, parameter in model.named_parameters():
-        assert parameter.requires_grad == ("lora_" in name)
-        assert (parameter.grad is not None) == parameter.requires_grad, name
-
-
 def test_new_adapters_change_nothing_and_are_the_same_on_every_rank(base: Path) -> None:
     models = [loaded(base, TrainConfig(seed=seed)) for seed in (0, 0, 1)]
     plain = loaded(base, TrainConfig(method="full"))
     for model in models:
-        torch.testing.assert_close(logits(model.eval()), logits(plain.eval()))
+        torch.testing.assert_close(logits_of_some(model), logits_of_some(plain))
     weights = [torch.cat([p.flatten() for p in m.parameters() if p.requires_grad]) for m in models]
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
@@ -172,19 +158,6 @@ def test_a_full_folder_of_another_run_stays(base: Path, tmp_path: Path) -> None:
     export(trained(base, "full"), base, folder, end_token_id=1)
     assert [path.name for path in folder.iterdir()] == ["mine"]
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
-
-
-def test_adapters_are_written_by_themselves_and_name_their_base(base: Path, tmp_path: Path) -> None:
-    from peft import PeftModel
-
-    model = trained(base, "lora")
-    before = logits(model)
-    export_adapter(model, tmp_path / "adapter", base=str(base), revision="")
-    told = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text(encoding="utf-8"))
-    assert told["base_model_name_or_path"] == str(base)
-    plain = loaded(base, TrainConfig(method="full"))
-    again = PeftModel.from_pretrained(plain, tmp_path / "adapter").eval()
-    torch.testing.assert_close(logits(again), before)
 
 
 def test_a_merge_that_changes_logits_is_seen(base: Path, tmp_path: Path) -> None:

@@ -197,34 +197,27 @@ def test_the_trial_passes_on_a_model_that_varlen_can_compute() -> None:
     [
         ("gemma2", WIDE | {"sliding_window": 4}, "soft cap"),
         ("llama", SMALL | {"head_dim": 12}, "12 dimensions"),
-        ("llama", WIDE | {"attention_dropout": 0.1}, None),
+        ("gpt_oss", WIDE | {"num_local_experts": 2, "num_experts_per_tok": 1}, "sinks"),
     ],
 )
 def test_what_varlen_cannot_compute_gets_a_mask_with_the_reason(
-    kind: str, shape: dict[str, Any], why: str | None, on_cpu: list[int]
+    kind: str, shape: dict[str, Any], why: str, on_cpu: list[int]
 ) -> None:
     model = made(kind, shape)
-    if why is None:  # evaluation has no dropout, so that only config.json tells
-        assert "attention_dropout" in (why_not_varlen(model.config) or "")
-        with pytest.raises(NotForVarlenError, match="dropout"):
-            SummedLoss(model)(*packed(model).arguments())
-        return
     assert why in (tried_of(model, config_with("auto")).why_masked or "")
     assert model.config._attn_implementation in ("sdpa", "eager")
     assert not on_cpu
 
 
-def test_a_soft_cap_is_seen_in_the_shape_too() -> None:
+@pytest.mark.usefixtures("on_cpu")
+def test_a_soft_cap_and_dropout_are_seen_in_the_shape_too() -> None:
     described = CONFIG_MAPPING["gemma2"](**WIDE)
     assert why_not_varlen(described) == "its attention scores have a soft cap"
-
-
-@pytest.mark.usefixtures("on_cpu")
-def test_sinks_are_left_to_the_mask() -> None:
-    shape = WIDE | {"num_local_experts": 2, "num_experts_per_tok": 1, "sliding_window": 4}
-    model = made("gpt_oss", shape)
-    assert "sinks" in (settle_attention(model, config_with("auto")) or "")
-    assert model.config._attn_implementation == "eager"
+    # Evaluation has no dropout, so that only config.json tells.
+    model = made("llama", WIDE | {"attention_dropout": 0.1})
+    assert "attention_dropout" in (why_not_varlen(model.config) or "")
+    with pytest.raises(NotForVarlenError, match="dropout"):
+        SummedLoss(model)(*packed(model).arguments())
 
 
 @pytest.mark.usefixtures("on_cpu")
