@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-import csv
 import datetime
-import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from rundir.paths import RunDir
-from tests.train.data.test_prepare_data import cache, file, model, saved_tokenizer
+from tests.train.data.test_prepare_data import cache, model, saved_tokenizer
+from tests.train.data.test_readers import write
 from train.data.dataset import SampleFile
 from train.data.path_samples import prepare_path
 from train.data.samples import Recipe
 
-__all__ = ["cache", "file", "model", "saved_tokenizer"]  # their fixtures
+__all__ = ["cache", "model", "saved_tokenizer"]  # their fixtures
 
 PAIRS = [{"prompt": f"p{i}", "response": f"r{i}"} for i in range(60)]
 
 
-def _pairs(path: Path) -> Path:
-    path = path.with_suffix(".jsonl")
-    path.write_text("".join(json.dumps(row) + "\n" for row in PAIRS), encoding="utf-8")
-    return path
+def _pairs(folder: Path) -> Path:
+    return write("jsonl", folder, PAIRS)
 
 
-def _conversations(path: Path) -> Path:
+def _conversations(folder: Path) -> Path:
     def turns(number: int) -> list[dict[str, Any]]:
         return [
             {"role": "user", "content": f"größe {number}"},
@@ -38,32 +33,22 @@ def _conversations(path: Path) -> Path:
             {"role": "assistant", "content": f"{number}"},
         ]
 
-    path = path.with_suffix(".json")
-    path.write_text(json.dumps([{"messages": turns(i)} for i in range(60)]), encoding="utf-8")
-    return path
+    return write("json", folder, [{"messages": turns(i)} for i in range(60)])
 
 
-def _table(path: Path) -> Path:
-    path = path.with_suffix(".csv")
-    with path.open("w", newline="", encoding="utf-8") as to:
-        writer = csv.DictWriter(to, ["prompt", "response"])
-        writer.writeheader()
-        writer.writerows(PAIRS)
-    return path
+def _table(folder: Path) -> Path:
+    return write("csv", folder, PAIRS)
 
 
-def _texts(path: Path) -> Path:
-    path = path.with_suffix(".txt")
+def _texts(folder: Path) -> Path:
+    path = folder / "rows.txt"
     path.write_text("".join(f"line {i}\n" for i in range(60)), encoding="utf-8")
     return path
 
 
-def _parquet(path: Path) -> Path:
-    path = path.with_suffix(".parquet")
+def _parquet(folder: Path) -> Path:
     when = datetime.datetime(2026, 11, 20, tzinfo=datetime.UTC)
-    rows = [{**row, "when": when, "raw": b"\xff"} for row in PAIRS]
-    pq.write_table(pa.Table.from_pylist(rows), path)
-    return path
+    return write("parquet", folder, [{**row, "when": when, "raw": b"\xff"} for row in PAIRS])
 
 
 def _samples(path: Path, model: Path, **recipe: Any) -> list[list[int]]:
@@ -74,9 +59,9 @@ def _samples(path: Path, model: Path, **recipe: Any) -> list[list[int]]:
 @pytest.mark.parametrize("make", [_pairs, _conversations, _table, _texts, _parquet])
 @pytest.mark.parametrize("loss_on", ["answers", "last_answer"])
 def test_the_rows_held_out_are_listed_and_give_the_same_samples_again(
-    file: Path, model: Path, tmp_path: Path, make: Any, loss_on: Any
+    model: Path, tmp_path: Path, make: Any, loss_on: Any
 ) -> None:
-    source, run = make(file), RunDir(tmp_path / "run")
+    source, run = make(tmp_path), RunDir(tmp_path / "run")
     run.path.mkdir()
     recipe = Recipe(max_seq_length=99, eval_fraction=0.3, loss_on=loss_on)
     for _ in range(2):  # the second time from the cache
@@ -91,8 +76,8 @@ def test_the_rows_held_out_are_listed_and_give_the_same_samples_again(
         listed.unlink()
 
 
-def test_without_held_out_rows_nothing_is_listed(file: Path, model: Path, tmp_path: Path) -> None:
+def test_without_held_out_rows_nothing_is_listed(model: Path, tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     run.path.mkdir()
-    prepare_path(_pairs(file), model, Recipe(max_seq_length=99), run)
+    prepare_path(_pairs(tmp_path), model, Recipe(max_seq_length=99), run)
     assert not run.data.exists()

@@ -27,7 +27,7 @@ from train.data.samples import Recipe
 
 __all__ = ["cache", "file", "model", "saved_tokenizer"]  # their fixtures
 
-NUM_ROWS = 3000
+NUM_ROWS, NUM_KILLS = 3000, 5
 RECIPE = Recipe(max_seq_length=1000)
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -76,13 +76,10 @@ def alive(group: int) -> list[psutil.Process]:
     return found
 
 
-@pytest.mark.parametrize(
-    "num_kills", [5, pytest.param(50, marks=[pytest.mark.long, pytest.mark.timeout(900)])]
-)
 def test_whenever_it_is_killed_the_next_run_has_whole_data(
-    file: Path, model: Path, cache: Path, num_kills: int
+    file: Path, model: Path, cache: Path
 ) -> None:
-    draw, num_torn = random.Random(num_kills), 0
+    draw, num_torn = random.Random(NUM_KILLS), 0
     rows = [{"text": f"{i} " * (i % 60 + 1)} for i in range(NUM_ROWS)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
@@ -102,7 +99,7 @@ def test_whenever_it_is_killed_the_next_run_has_whole_data(
     assert wait(fork(whole)) == 0
     took_s = time.monotonic() - started
     remove_all(cache)
-    for kill in range(num_kills):
+    for kill in range(NUM_KILLS):
         pid = fork(lambda: prepare_path(file, model, RECIPE))
         if kill == 0:  # one of them is certain to be hit in the middle
             while not is_torn():

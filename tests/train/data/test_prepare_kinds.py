@@ -16,10 +16,7 @@ from tokenizers import Tokenizer
 from rundir.errors import UserError
 from rundir.paths import RunDir
 from tests.train.data.test_prepare_data import asked, cache, file, model, saved_tokenizer
-from train.batches.batch import IGNORE, collate
-from train.chat.bad_row import BadRowError
 from train.data.cache import cached
-from train.data.columns import find_columns
 from train.data.dataset import SampleFile, marked, short
 from train.data.path_samples import load_text_tools, prepare_path
 from train.data.samples import Recipe
@@ -60,65 +57,25 @@ def of_file(samples: SampleFile, model: Path) -> list[str]:
 PAIR = "<|user|>p<|assistant|>[[r<|end|>]]"
 
 
-@pytest.mark.parametrize(
-    ("row", "expected"),
-    [
-        ({"prompt": "p", "response": "r"}, PAIR),
-        ({"prompt": "p", "completion": "r", "text": "x"}, PAIR),
-        ({"question": "p", "answer": "r", "id": 3}, PAIR),
-        ({"instruction": "p", "input": "", "output": "r"}, PAIR),
-        ({"instruction": "p", "input": "i", "output": "r"}, PAIR.replace("p", "p\n\ni")),
-        ({"text": "some text"}, "[[some text<|end|>]]"),
-        ({"messages": TURNS[:2]}, "<|user|>a<|assistant|>[[bc<|end|>]]"),
-        (
-            {"messages": TURNS, "prompt": "x"},
-            "<|user|>a<|assistant|>[[bc<|end|>]]<|user|>d<|assistant|>[[e<|end|>]]",
-        ),
-        ({"messages": TURNS[:3]}, "<|user|>a<|assistant|>[[bc<|end|>]]"),
-        ({"conversations": [{"from": "human", "value": "p"}, {"from": "gpt", "value": "r"}]}, PAIR),
-    ],
-)
-def test_columns_are_known_by_their_names_and_answers_have_the_loss(
-    file: Path, model: Path, row: dict[str, Any], expected: str
+def test_a_pair_is_taken_before_a_text_and_named_columns_whatever_else_there_is(
+    file: Path, model: Path
 ) -> None:
-    write(file, row)
-    assert shown(file, model) == [expected]
-
-
-def test_named_columns_are_taken_whatever_else_there_is(file: Path, model: Path) -> None:
-    write(file, {"prompt": "x", "response": "y", "q": "p", "a": "r", "chat": TURNS[:2]})
+    chat = {"chat": TURNS[:2]}
+    write(file, {"prompt": "x", "text": "t", "response": "y", "q": "p", "a": "r"} | chat)
+    assert shown(file, model) == ["<|user|>x<|assistant|>[[y<|end|>]]"]
     assert shown(file, model, columns="q, a") == [PAIR]
     assert shown(file, model, columns="a") == ["[[r<|end|>]]"]
     assert shown(file, model, columns="chat") == ["<|user|>a<|assistant|>[[bc<|end|>]]"]
-    with pytest.raises(UserError, match="no column `b`; its columns: a, chat, prompt, q, response"):
+    with pytest.raises(UserError, match="no column `b`; its columns: a, chat, prompt, q"):
         shown(file, model, columns="q,b")
-
-
-def test_columns_that_nobody_knows_are_answered_with_how_to_name_them() -> None:
-    with pytest.raises(BadRowError, match="its columns: a, b") as raised:
-        find_columns({"a": "1", "b": "2"}, "")
-    assert "--set data.columns=" in raised.value.do
-
-
-def test_lines_of_text_are_texts(tmp_path: Path, model: Path) -> None:
-    (tmp_path / "a.txt").write_text("one\n\ntwo\n")
-    assert shown(tmp_path / "a.txt", model) == ["[[one<|end|>]]", "[[two<|end|>]]"]
 
 
 @pytest.mark.parametrize(
     ("messages", "says"),
     [
         ("text", "text in `messages`, not a list"),
-        ([], "no message of the assistant"),
-        (TURNS[:1], "no message of the assistant"),
-        (["a"], "text in `messages[0]`, not a message"),
         ([{"content": "a"}], "no `role` in `messages[0]`"),
         ([*TURNS[:1], {"role": "assistant", "content": " "}], "no text in `messages[1].content`"),
-        ([*TURNS[:1], {"role": "assistant", "content": None}], "null in `messages[1].con"),
-        (
-            [*TURNS[:1], {"role": "assistant", "content": "\ud83d"}],
-            "a lone surrogate (half",
-        ),
     ],
 )
 def test_a_bad_conversation_is_named_with_its_place(
@@ -154,20 +111,6 @@ def test_a_conversation_that_the_template_refuses_is_a_bad_row(file: Path, model
     ):
         shown(file, model)
     assert len(shown(file, model, on_bad_row="skip")) == 1
-
-
-def test_every_answer_of_a_conversation_is_a_label_and_nothing_else(
-    file: Path, model: Path
-) -> None:
-    write(file, {"messages": TURNS})
-    prepared, _ = prepare_path(file, model, Recipe(max_seq_length=100))
-    batch = collate([SampleFile(prepared)[0]])
-    tokens = batch.input_ids[0].tolist()
-    labels = batch.labels[0].tolist()
-    assert len(tokens) == 11
-    with_loss = [i for i, label in enumerate(labels) if label != IGNORE]
-    assert with_loss == [3, 4, 5, 9, 10]
-    assert [tokens[i] for i in with_loss] == [labels[i] for i in with_loss]
 
 
 def test_long_texts_are_cut_into_pieces_if_so_asked(

@@ -199,15 +199,6 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str, content: bytes, says
     assert str(tmp_path / name) in str(raised.value)
 
 
-def test_a_compressed_file_cut_short_is_named(tmp_path: Path) -> None:
-    for kind in ("jsonl.gz", "jsonl.zst"):
-        rows = [{"text": str(i) * 50} for i in range(20_000)]
-        path = write(kind, tmp_path, rows)
-        path.write_bytes(path.read_bytes()[:-20])
-        with pytest.raises(UserError, match="is damaged"):
-            read(path)
-
-
 def test_rows_of_csv_that_are_too_short_or_too_long_are_bad_ones(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("a;b\n1;2\n3\n4;5;6\n")
     (source,) = find_sources(tmp_path / "a.csv")

@@ -12,7 +12,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
-from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from ranks.group import Alone, Ranks
 from rundir.checkpoints import (
@@ -26,8 +25,6 @@ from rundir.checkpoints import (
 )
 from rundir.config import TrainConfig
 from rundir.errors import UserError
-from tests.models import QWEN3
-from train.model.build import add_method
 from train.step import checkpoint
 from train.update.optimizer import make_optimizer
 
@@ -113,18 +110,6 @@ def test_only_what_is_trained_is_saved(tmp_path: Path) -> None:
         "3.bias",
     }
     assert (path / MARKER).is_file()
-
-
-def test_of_a_lora_model_only_the_adapters_are_saved(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    base = Qwen3ForCausalLM(Qwen3Config(**QWEN3))
-    model = add_method(base, TrainConfig(method="lora", lora_rank=4))
-    trained = [p for p in model.parameters() if p.requires_grad]
-    path = checkpoint.save(tmp_path, 1, model, torch.optim.AdamW(trained), ALONE, keep=1)
-    saved = load_file(path / "model.safetensors")
-    assert len(saved) == 2 * 2 * 7  # A and B, of two layers, of seven linear layers each
-    assert all(".lora_" in key for key in saved)
-    assert sum(p.numel() for p in saved.values()) == sum(p.numel() for p in trained)
 
 
 @pytest.mark.parametrize(("keep", "kept"), [(1, [50]), (2, [40, 50]), (9, [10, 20, 30, 40, 50])])

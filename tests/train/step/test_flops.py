@@ -163,10 +163,6 @@ def test_of_other_gpus_nothing_is_claimed() -> None:
     assert [name for name in PEAKS["unknown"] if peak_of(name)] == []
 
 
-def test_a_cpu_has_no_known_peak() -> None:
-    assert peak_flops_per_s(torch.device("cpu"), "bfloat16") is None
-
-
 @pytest.mark.gpu
 def test_a_real_gpu_multiplies_matrices_no_faster_than_its_peak() -> None:
     device = torch.device("cuda", 0)
