@@ -41,13 +41,6 @@ TRAINED: Figures = {
 }
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    folder = tmp_path / "scratch"
-    folder.mkdir()
-    return Place(folder=folder, device="cpu")
-
-
 def benchmark(environ: dict[str, str], *options: str) -> subprocess.CompletedProcess[str]:
     return run_module("benchmarks.gpu", *options, env=environ)
 

@@ -39,13 +39,6 @@ TINY = Case(name="tiny-lora", profile="tiny", method="lora", row_tokens=64)
 QUICK, LONG_S = Steps(warm=2, measured=2), 250.0
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    folder = tmp_path / "scratch"
-    folder.mkdir()
-    return Place(folder=folder, device="cpu")
-
-
 def left_running(folder: Path) -> list[psutil.Process]:
     """Return the processes whose caches are in that folder."""
 
