@@ -64,11 +64,6 @@ def test_the_compiler_is_imported_where_that_is_asked() -> None:
     assert done.stdout == "False True\n"
 
 
-def test_a_name_that_has_gone_would_be_seen() -> None:
-    assert not is_there("threading:_shutdown_all")
-    assert not is_there(f"{of_agent._AGENT}._start_all_workers")
-
-
 def private_imports(path: Path) -> list[str]:
     """Return the imports of a file that name anything private of another package."""
     found: list[str] = []

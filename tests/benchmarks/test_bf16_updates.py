@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from typing import Any
-from xml.etree import ElementTree as ET
 
 import pytest
 
-from benchmarks.bf16_updates import RATES, WAYS, claims, name_of, picture, share, table
+from benchmarks.bf16_updates import RATES, WAYS, claims, name_of
 
 
 def cases(**falls: float) -> dict[str, dict[str, Any]]:
@@ -34,16 +33,3 @@ def test_a_way_that_falls_short_of_float32_does_not_hold(
     assert verdict is holds
     assert len(found) == len(RATES) * (len(WAYS) - 1)
     assert found[name_of("plain", RATES[0])] == pytest.approx(falls.get("plain", 2.0) / 2)
-
-
-def test_the_table_has_a_row_for_each_case() -> None:
-    made = table(cases())
-    assert made.row_count == len(RATES) * len(WAYS)
-    assert share(cases(plain=1.0), "plain", RATES[0]) == pytest.approx(0.5)
-
-
-def test_the_picture_has_a_line_for_each_case_and_is_xml() -> None:
-    found = ET.fromstring(picture(cases()))  # noqa: S314 - our own
-    lines = found.findall("{http://www.w3.org/2000/svg}polyline")
-    assert len(lines) == len(RATES) * len(WAYS)
-    assert "learning rate 3e-05" in [one.text for one in found]

@@ -7,24 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.plan import CASES, Compared, case, claims, compare, compared, gpu_case
-from benchmarks.trainings.training import measure
-from train.trace.estimate import footprint
+from benchmarks.plan import CASES, Compared, claims, compare, gpu_case
 
 
 def assert_close(found: Compared) -> None:
     assert abs(found.peak_error) < 0.05, found
     assert abs(found.above_error) < 0.05, found
-
-
-@pytest.mark.long
-def test_a_real_training_takes_the_memory_that_was_predicted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AIRLOCK_CACHE_DIR", str(tmp_path))
-    shape = CASES["qwen3, full"].architecture | {"num_hidden_layers": 3}
-    config = case(shape, samples=1)
-    assert_close(compared(footprint(config, "cpu"), measure(config, tmp_path), num_ranks=1))
 
 
 @pytest.mark.long
@@ -58,7 +46,5 @@ def test_an_error_is_of_what_was_measured() -> None:
     )
     assert found.peak_error == pytest.approx(0.1)
     assert found.above_error == pytest.approx(0.2)
-    with pytest.raises(AssertionError):
-        assert_close(found)
     values = claims({"a": found})
     assert [value["holds"] for value in values.values()] == [False, False]

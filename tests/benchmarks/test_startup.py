@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
 from benchmarks.report import ratios
 from benchmarks.starts.cases import Case, Figures
-from benchmarks.starts.launchers import Span
-from benchmarks.starts.timeline import draw
-from benchmarks.startup import full_plan, quick_plan
+from benchmarks.startup import quick_plan
 from tests.forked import run_module
 
 WARM, PLAIN = Case("airlock warm", 8), Case("torchrun", 8)
@@ -40,47 +37,6 @@ def test_one_restart_of_many_that_fails_or_is_slow_is_enough() -> None:
     assert holds is False
     _, holds = ratios({WARM: Figures(num_restarts=20)})
     assert holds is False
-
-
-def test_slopes_are_for_each_added_rank() -> None:
-    results = {
-        Case("airlock warm", num, "model"): Figures(ready_s=[time_s], peak_anon_bytes=[anon])
-        for num, time_s, anon in ((8, 6.0, 100_000_000), (32, 8.4, 580_000_000))
-    }
-    results |= {
-        Case("airlock imports", num, "model"): Figures(ready_s=[time_s])
-        for num, time_s in ((8, 6.0), (32, 10.8))
-    }
-    values, _ = ratios(results)
-    assert values["seconds a rank, model in the zygote / in each rank"]["median"] == 0.5
-    assert values["anonymous MB for each rank from 8 to 32, model"]["median"] == 20.0
-
-
-def test_the_full_plan_has_every_launcher_in_every_size_and_pairs_what_it_compares() -> None:
-    names = [
-        "torchrun",
-        "strict lock",
-        "accelerate",
-        "airlock cold",
-        "airlock imports",
-        "airlock warm",
-    ]
-    plan = full_plan(names)
-    for name in set(names) - {"airlock imports"}:
-        for num in (1, 2, 4, 8, 16, 32):
-            assert {Case(name, num), Case(name, num, "model")} <= set(plan.timed)
-    assert plan.timed.count(WARM) == plan.timed.count(PLAIN) == 5
-    assert plan.timed.count(Case("airlock imports", 32, "model")) == 5
-
-
-def test_a_picture_has_a_row_for_each_process(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    spans = tuple(Span(row, "import", 1.0, 2.0) for row in ("zygote", "rank 0", "rank 11"))
-    file = tmp_path / "picture.svg"
-    draw({"airlock warm": (0.5, spans), "torchrun": (0.0, spans[1:])}, file)
-    text = file.read_text()
-    assert text.count("<!-- rank 11 -->") == 2
-    assert text.count("<!-- zygote -->") == 1
 
 
 @pytest.mark.long
