@@ -27,20 +27,13 @@ class Seen:
         assert [url for url in self.urls if not url.startswith((base, "blob:", "data:"))] == []
 
 
-def watched(context: Any) -> Seen:
-    """Return what happens in the pages of a context from now on."""
-    seen = Seen()
-    # The stream that a page leaves behind is no error, and one that has ended is none either.
-    context.on("request", lambda request: seen.urls.append(request.url))
-    context.on("console", lambda message: _told(seen, message))
-    context.on("weberror", lambda error: seen.said.append(str(error.error)))
-    return seen
-
-
 def opened(chromium: Any, **context: Any) -> tuple[Any, Seen]:
     """Return an empty page in a context of its own, and what happens in it."""
-    made = chromium.new_context(**context)
-    seen = watched(made)
+    made, seen = chromium.new_context(**context), Seen()
+    # The stream that a page leaves behind is no error, and one that has ended is none either.
+    made.on("request", lambda request: seen.urls.append(request.url))
+    made.on("console", lambda message: _told(seen, message))
+    made.on("weberror", lambda error: seen.said.append(str(error.error)))
     return made.new_page(), seen
 
 

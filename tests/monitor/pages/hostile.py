@@ -8,6 +8,7 @@ from typing import Any
 
 from rundir.paths import RunDir
 from tests.monitor.answers.made import HOSTILE
+from tests.monitor.recorded import DATASET
 
 EVIL = HOSTILE[1]
 NAME = '<img src=x onerror="window.hit=1">'
@@ -42,6 +43,9 @@ def _spoil_answers(run: RunDir) -> None:
         for row, text in zip(told["examples"], HOSTILE, strict=False):
             row |= {"input": text, "model_output": text, "expected_output": text}
         path.write_text(json.dumps(told))
+    answers = run.path / "evolution" / HOSTILE[0].replace("/", "|")
+    (run.path / "evolution" / DATASET).rename(answers)
+    (answers / "step_00000275.json").write_text(f'{{"{EVIL}')
 
 
 def assert_harmless(page: Any) -> None:

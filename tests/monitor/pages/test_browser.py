@@ -15,7 +15,7 @@ from rundir.events import EventWriter
 from rundir.owner import take
 from rundir.paths import RunDir
 from tests.monitor.answers.made import HOSTILE, new_run
-from tests.monitor.browsing import opened, server, until, watched
+from tests.monitor.browsing import opened, server, until
 from tests.monitor.pages.hostile import EVIL, NAME, assert_harmless, hostile_run
 
 pytestmark = pytest.mark.runs
@@ -32,9 +32,7 @@ def test_the_runs_are_listed_and_one_is_opened_compared_and_filtered(
     chromium: Any, shown: tuple[str, RunDir]
 ) -> None:
     base, demo = shown
-    context = chromium.new_context()
-    seen = watched(context)
-    page = context.new_page()
+    page, seen = opened(chromium)
     page.goto(base)
     until(page, "document.querySelectorAll('tr[data-run]').length === 2")
     states = page.locator(".state").all_text_contents()
@@ -122,6 +120,8 @@ def test_what_a_run_holds_is_shown_as_text_whatever_it_is(
         page.click('[data-view="evolution"]')
         until(page, "document.querySelectorAll('.example').length > 6")
         assert all(one in page.text_content("main") for one in HOSTILE)
+        assert text_of(page, "run") == hostile.run_id
+        assert "cannot be read" in text_of(page, "banners")
         assert_harmless(page)
         page.goto(f"{base}compare?runs={quote(hostile.run_id)},{demo.run_id}")
         until(page, "document.querySelectorAll('[data-id=rows] tr').length > 0")
@@ -168,6 +168,30 @@ def test_a_failed_run_shows_why_and_the_command_to_copy(
         commands = page.locator(".verdict .command code").all_text_contents()
         assert commands == ["./airlock run 32b --set launch.start=cold"]
         assert "failed" in text_of(page, "state")
+
+
+def test_a_run_that_waits_and_then_hangs_says_for_whom_and_has_no_controls_without_the_token(
+    chromium: Any, demo: RunDir, environ: dict[str, str]
+) -> None:
+    status = json.loads(demo.status.read_text()) | {"exit_code": None, "phase": "training"}
+    demo.status.write_text(json.dumps(status | {"waiting": "rank 0 has waited 0:31 for rank 1"}))
+    take(demo, "./start.sh tiny")  # it goes on
+    events = EventWriter(demo.event_file("launch"))
+    hang = {"failed_rank": 1, "cause": "rank-behind", "title": "time.sleep at train.py:12"}
+    said = "document.querySelector('[data-id=banners]').textContent.includes('{}')"
+    with server(environ) as base:
+        page, seen = opened(chromium)
+        page.goto(f"{base}run")
+        until(page, said.format("rank 0 has waited 0:31 for rank 1"))
+        events.emit("error", "hang", **hang, still_s=21.0, limit_s=20.0, ends=False)
+        until(page, said.format("rank 1: time.sleep at train.py:12"))
+        titles = page.locator(".banner b").all_text_contents()
+        assert {"Waiting", "No progress"} <= {*titles}
+        assert f"./airlock doctor {demo.run_id}" in text_of(page, "banners")
+        # Without the token the page only reads.
+        assert page.locator('[data-id="no-token"]').is_visible()
+        assert not page.locator('[data-request="stop"]').is_visible()
+        seen.assert_clean(base)
 
 
 def test_preparation_shows_how_far_it_is_and_what_it_holds(

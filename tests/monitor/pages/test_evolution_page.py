@@ -14,7 +14,7 @@ from monitor.answers.words import word_diff
 from rundir.atomic import write_text
 from rundir.owner import take
 from rundir.paths import RunDir
-from tests.monitor.answers.made import HOSTILE, example, new_run, put, snapshot, with_ways
+from tests.monitor.answers.made import HOSTILE, example, new_run, snapshot, with_ways
 from tests.monitor.browsing import opened, server, until
 from tests.monitor.recorded import DATASET, EARLIER
 from tests.running import wait_for
@@ -119,28 +119,6 @@ def test_all_answers_are_exported(page: Any) -> None:
         path = Path(waiting.value.path())
         assert waiting.value.suggested_filename.endswith(f"{DATASET}.{form}")
         assert len(path.read_text().splitlines()) >= 32 * 9
-
-
-def test_no_answer_becomes_markup(chromium: Any, folder: Path, environ: dict[str, str]) -> None:
-    rows = [example(n, model_output=one, input=one) for n, one in enumerate(HOSTILE)]
-    run = new_run(folder, "20261123-120000-<img src=x onerror=hit()>-0a0a")
-    name = HOSTILE[0].replace("/", "|")
-    for number in (0, 10):
-        put(run, number, snapshot(number, rows), dataset=name)
-    put(run, 25, '{"<script>window.hit=1</script>', dataset=name)
-    with server(environ, "--runs-dir", str(folder)) as base:
-        page, seen = opened(chromium)
-        page.goto(f"{base}evolution")
-        until(page, f"{SHOWN} === {len(HOSTILE)}")
-        page.locator("[data-id=slider]").fill("0")
-        until(page, f"{STEP} === 'Step 0'")
-        shown = page.locator(".example .now").evaluate_all("all => all.map(one => one.textContent)")
-        assert shown == list(HOSTILE)
-        assert page.text_content("[data-id=run]") == run.run_id
-        assert page.locator("main script, main img, main svg[onload]").count() == 0
-        assert page.evaluate("window.hit") is None
-        assert "cannot be read" in page.inner_text("[data-id=banners]")
-        seen.assert_clean(base)
 
 
 def test_a_page_of_answers_without_any_says_so(

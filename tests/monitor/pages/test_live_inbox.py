@@ -10,10 +10,12 @@ import pytest
 
 from tests.inbox.serving import Served, serving
 from tests.monitor.browsing import TOKEN, opened, server, until
+from tests.monitor.pages.hostile import assert_harmless
 
 pytestmark = pytest.mark.runs
 
 STATE = "document.querySelector('[data-id=state]').textContent"
+EVIL = "<img src=x onerror=window.hit=1>.json"
 LISTED = (
     "[...document.querySelectorAll('section[aria-label=\"{}\"] tbody tr')]"
     ".some((row) => row.textContent.includes('{}'))"
@@ -32,7 +34,7 @@ def inbox(environ: dict[str, str], tmp_path: Path) -> Iterator[Served]:
         yield found
 
 
-def test_a_dropped_file_is_seen_waiting_trained_or_set_aside(
+def test_a_dropped_file_is_seen_waiting_trained_or_set_aside_and_its_name_is_text(
     chromium: Any, inbox: Served, environ: dict[str, str]
 ) -> None:
     options = ("--inbox", str(inbox.layout.path), "--runs-dir", str(inbox.layout.runs))
@@ -45,9 +47,9 @@ def test_a_dropped_file_is_seen_waiting_trained_or_set_aside(
         listed(page, "Training now", "first.json")
         until(page, f"{STATE} === 'training'")
         inbox.plan("second.json")
-        inbox.drop("third.json", "no training data")
+        inbox.drop(EVIL, "<script>window.hit=1</script>")
         listed(page, "Waiting", "second.json")
-        listed(page, "Waiting", "third.json")
+        listed(page, "Waiting", EVIL)
         page.click('[data-request="pause"]')
         until(page, "!document.querySelector('[data-request=resume]').hidden")
         first_may_end.touch()
@@ -55,25 +57,10 @@ def test_a_dropped_file_is_seen_waiting_trained_or_set_aside(
         until(page, f"{STATE} === 'paused'")
         page.click('[data-request="resume"]')
         listed(page, "Done", "second.json")
-        listed(page, "Set aside", "third.json")
+        listed(page, "Set aside", EVIL)
         refused = page.text_content('section[aria-label="Set aside"]')
         assert "cannot be read" in refused, refused
+        assert_harmless(page)
         page.click('[data-request="stop"]')
         until(page, f"{STATE} === 'stopped'")
-        seen.assert_clean(base)
-
-
-def test_the_name_of_a_dropped_file_is_text(
-    chromium: Any, inbox: Served, environ: dict[str, str]
-) -> None:
-    name = "<img src=x onerror=window.hit=1>.json"
-    options = ("--inbox", str(inbox.layout.path), "--runs-dir", str(inbox.layout.runs))
-    with server(environ, *options) as base:
-        page, seen = opened(chromium)
-        page.goto(f"{base}inbox")
-        inbox.drop(name, "<script>window.hit=1</script>")
-        until(page, "document.querySelector('section[aria-label=\"Set aside\"]') !== null")
-        assert name in page.text_content('section[aria-label="Set aside"]')
-        assert page.locator("main img, main script").count() == 0
-        assert page.evaluate("window.hit") is None
         seen.assert_clean(base)

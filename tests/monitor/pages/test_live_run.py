@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.monitor.browsing import TOKEN, server, until, watched
+from tests.monitor.browsing import TOKEN, opened, server, until
 from tests.running import ENDLESS, SERIAL, Start, ended, finish, run_folder
 
 pytestmark = pytest.mark.runs
@@ -23,9 +23,7 @@ def test_a_run_is_seen_from_its_start_to_its_end(
 ) -> None:
     Path(environ["AIRLOCK_RUNS_DIR"]).mkdir(exist_ok=True)
     with server(environ) as base:
-        context = chromium.new_context()
-        seen = watched(context)
-        page = context.new_page()
+        page, seen = opened(chromium)
         page.on("dialog", lambda dialog: dialog.accept())
         page.goto(f"{base}#token={TOKEN}")
         until(page, "document.querySelector('.empty-title')?.textContent === 'No runs yet'")
@@ -62,19 +60,3 @@ def test_a_run_is_seen_from_its_start_to_its_end(
             until(page, f"{STATE} === 'stopped'")
             until(page, "document.querySelector('[data-live]').textContent.includes('over')")
         seen.assert_clean(base)
-
-
-def test_without_the_token_a_page_only_reads(
-    chromium: Any, demo: Any, environ: dict[str, str]
-) -> None:
-    with server(environ, "--run", demo.run_id) as base:
-        context = chromium.new_context()
-        page = context.new_page()
-        page.goto(f"{base}run?run={demo.run_id}")
-        until(page, "document.querySelectorAll('.line').length > 0")
-        assert not page.locator('[data-request="stop"]').is_visible()
-        answer = page.evaluate(
-            "fetch('api/runs/latest/control', {method: 'POST', body: '{\"request\": \"stop\"}'})"
-            ".then((answer) => answer.status)"
-        )
-        assert answer == 401

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rundir.paths import RunDir
-from tests.monitor.browsing import server, until, watched
+from tests.monitor.browsing import opened, server, until
 
 pytestmark = pytest.mark.long
 
@@ -28,9 +28,7 @@ def test_a_long_run_is_down_sampled_with_its_spikes_and_exact_when_zoomed(
     told = json.loads(demo.status.read_text()) | {"step": STEPS, "total_steps": STEPS}
     demo.status.write_text(json.dumps(told))
     with server(environ) as base:
-        context = chromium.new_context(viewport={"width": 1400, "height": 900})
-        seen = watched(context)
-        page = context.new_page()
+        page, seen = opened(chromium, viewport={"width": 1400, "height": 900})
         page.goto(f"{base}run")
         said = "document.querySelector('[data-id=charts-said]').textContent"
         until(page, f"{said}.includes('Down-sampled') && !{said}.includes('Reading')", 120)

@@ -15,7 +15,7 @@ from monitor.report.write import licences, report_html, series
 from rundir.paths import RunDir
 from tests.forked import run_module
 from tests.monitor.answers.made import HOSTILE
-from tests.monitor.browsing import opened, server, until, watched
+from tests.monitor.browsing import opened, server, until
 from tests.monitor.pages.hostile import EVIL, NAME, assert_harmless, hostile_run
 
 SECRET = "hf_abcdefghijklmnopqrstuvwxyz0123456789"  # noqa: S105 - made up
@@ -101,9 +101,7 @@ def test_a_report_opens_without_a_network_and_shows_the_figures_of_the_page(
         page.goto(f"{base}run?run={demo.run_id}")
         until(page, "document.querySelector('[data-live]').textContent.includes('over')")
         tiles, legends = page.evaluate(TILES), page.evaluate(LEGENDS)
-    context = chromium.new_context(offline=True)
-    seen = watched(context)
-    page = context.new_page()
+    page, seen = opened(chromium, offline=True)
     page.goto(file.as_uri())
     until(page, "document.querySelectorAll('[data-id=training] canvas').length > 3")
     assert page.evaluate(TILES) == tiles
