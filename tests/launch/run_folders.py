@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +15,7 @@ from launch.config.resolve import resolve
 from rundir.card.made_with import write_made_with
 from rundir.config_file import config_text
 from rundir.events import EventWriter
-from rundir.paths import RunDir
+from rundir.paths import ROOT, RunDir
 from rundir.prepared import Prepared, PreparedData, write_prepared
 
 CHOICE: dict[str, Any] = {
@@ -21,6 +26,15 @@ CHOICE: dict[str, Any] = {
     "is_best": True,
     "num_evaluated": 2,
 }
+_OWNS = """
+import sys, time
+from pathlib import Path
+from rundir import owner
+from rundir.paths import RunDir
+owner.take(RunDir(Path(sys.argv[1])), "./start.sh tiny")
+print("owned", flush=True)
+time.sleep(600)
+"""
 
 
 def trained_run(path: Path, *settings: str, base: Path | None = None) -> RunDir:
@@ -58,3 +72,20 @@ def trained_run(path: Path, *settings: str, base: Path | None = None) -> RunDir:
     events.emit("mark", "export.choice", of_run=run.run_id, **CHOICE)
     events.close()
     return run
+
+
+@contextlib.contextmanager
+def owned(run: RunDir) -> Iterator[subprocess.Popen[str]]:
+    """Let a process own `run`, as its launcher does; it is killed afterwards."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _OWNS, str(run.path)],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "owned\n"
+        try:
+            yield process
+        finally:
+            process.kill()

@@ -15,7 +15,6 @@ import pytest
 from launch.checks.context import Context
 from launch.config.resolve import resolve
 from machine.gpus.devices import Gpu, Placement
-from machine.gpus.nvml import DriverState
 from tests import fake_nvml
 from tests.forked import run_module
 
@@ -34,12 +33,11 @@ def context(
     *settings: str,
     placement: Placement = ON_CPU,
     environ: Mapping[str, str] = os.environ,
-    driver: DriverState | None = None,
 ) -> Context:
     """Return the context that a check gets."""
     config, sources = resolve(profile, settings, {})
     return Context(
-        config=config, sources=sources, placement=placement, environ=environ, driver=lambda: driver
+        config=config, sources=sources, placement=placement, environ=environ, driver=lambda: None
     )
 
 

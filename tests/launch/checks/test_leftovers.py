@@ -15,12 +15,13 @@ import psutil
 import pytest
 
 from machine.processes import runs as run_processes
-from machine.processes.runs import all_runs, processes_of
+from machine.processes.runs import processes_of
 from rundir.events import EventWriter
 from rundir.paths import RunDir
 from rundir.status import RankStatus, Status, write_status
 from tests.launch.checks.conftest import Machine, Row
-from tests.running import ENDLESS, Start, Typed, User, ended, finish, training, wait_for
+from tests.launch.run_folders import owned
+from tests.running import Start, Typed, User, ended, finish, wait_for
 from tests.running import processes_of as of_run
 from tests.scripts import script
 
@@ -209,27 +210,13 @@ def test_stop_names_the_runs_that_are_going_on_unless_one_is_named(
 
 
 def test_a_run_whose_owner_died_is_dead_and_not_asked_to_stop(typed: Typed, run: RunDir) -> None:
-    own = "import sys; from pathlib import Path; from rundir import owner, paths; "
-    own += "owner.take(paths.RunDir(Path(sys.argv[1])), './start.sh tiny')"
-    subprocess.run([sys.executable, "-c", own, run.path], check=True)
+    with owned(run):
+        pass
     code, out, err = typed("stop", run.run_id)
     assert (code, out) == (2, "")
     assert f"run {run.run_id} is dead: " in err
     assert f"→ ./airlock doctor {run.run_id}" in err
     assert not (run.control / "stop").exists()
-
-
-@pytest.mark.runs
-def test_stop_of_a_live_run_saves_and_ends_it(airlock: Start, environ: dict[str, str]) -> None:
-    with training(airlock(*ENDLESS), environ) as (process, run):
-        (found,) = [one for one in all_runs() if one.run == run]
-        assert found.launcher is not None
-        assert found.launcher.pid == process.pid
-        code, out, err = finish(airlock("stop", "latest"))
-        assert (code, err) == (0, "")
-        assert out.endswith(f"{run.run_id}: interrupted\n")
-        assert finish(process)[0] == 20
-        assert list(run.checkpoints.glob("step_*/COMPLETE"))
 
 
 @pytest.mark.runs

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import secrets
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from machine.cores.cores import usable_cores
-from machine.mounts import mounts
-from tests.conftest import ROOT
+from tests.pids_cgroup import few_pids
+from tests.running import python
 
 LOOK = """
 import json, os, resource, sys
-sys.path.insert(0, sys.argv[1])
 from launch.checks import system
 from tests.launch.checks.conftest import context
-about = context(*json.loads(sys.argv[2]))  # before it may be a user who cannot enter the clone
-for first in sys.argv[3:]:
+about = context(*json.loads(sys.argv[1]))  # before it may be a user who cannot enter the clone
+for first in sys.argv[2:]:
     if os.fork():
         assert os.wait()[1] == 0
         continue
@@ -40,10 +34,8 @@ def check_after(
     *firsts: str, command: Sequence[str] = (), settings: tuple[str, ...] = SETTINGS
 ) -> list[tuple[Any, Any]]:
     """Return (findings, the limit on open files) of a process for each of `firsts`, done first."""
-    program = [sys.executable, "-P", "-c", LOOK, str(ROOT), json.dumps(settings), *firsts]
-    done = subprocess.run([*command, *program], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return [(rows, files) for rows, files in map(json.loads, done.stdout.splitlines())]
+    out = python(LOOK, json.dumps(settings), *firsts, within=command)
+    return [(rows, files) for rows, files in map(json.loads, out.splitlines())]
 
 
 def test_a_low_limit_on_open_files_is_raised_and_one_that_cannot_be_is_a_warning() -> None:
@@ -73,46 +65,21 @@ def test_a_limit_on_processes_that_leaves_too_few_threads_is_an_error() -> None:
     assert enough[0][1][0] == "ok"
 
 
-@contextlib.contextmanager
-def pids_cgroup(limit: int) -> Iterator[list[str]]:
-    """Yield a command prefix that starts a program in a real cgroup with that thread limit."""
-    places = [
-        mount.point
-        for mount in mounts()
-        if mount.kind == "cgroup2" or (mount.kind == "cgroup" and "pids" in mount.options)
-    ]
-    for place in places:
-        group = place / f"airlock-{os.getpid()}-{secrets.token_hex(2)}"
-        try:
-            group.mkdir()
-            (group / "pids.max").write_text(str(limit))
-        except OSError:
-            with contextlib.suppress(OSError):
-                group.rmdir()
-            continue
-        try:
-            yield ["sh", "-c", 'echo $$ >"$0/cgroup.procs"; exec "$@"', str(group)]
-        finally:
-            Path(group).rmdir()
-        return
-    pytest.skip("no cgroup that limits threads can be made here")
-
-
 def test_a_cgroup_that_leaves_too_few_threads_is_an_error() -> None:
-    with pids_cgroup(40) as inside:
+    with few_pids(40) as inside:
         ((rows, _),) = check_after("", command=inside)
         (found,) = [row for row in rows if "/airlock-" in row[1]]
     assert found[0] == "error"
     assert "threads; 2 ranks start at least 56" in found[1]
     assert "--pids-limit=-1" in found[2]
-    with pids_cgroup(400) as inside:
+    with few_pids(400) as inside:
         ((rows, _),) = check_after("", command=inside)
         assert [row[0] for row in rows if "/airlock-" in row[1]] == ["ok"]
 
 
 def test_the_threads_of_a_rank_are_its_share_of_the_cores() -> None:
     share = max(1, usable_cores().number // 2)
-    with pids_cgroup(30) as inside:
+    with few_pids(30) as inside:
         ((rows, _),) = check_after("", command=inside, settings=("tiny",))
     (text,) = [row[1] for row in rows if "/airlock-" in row[1]]
     assert text.endswith(f"2 ranks start at least {2 * (share + 8) + 32}")

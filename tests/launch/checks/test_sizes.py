@@ -7,11 +7,6 @@ import pytest
 from launch.checks.sizes import model_size
 from launch.checks.storage import checkpoints_bytes
 from launch.config.resolve import resolve
-from rundir.config import RunConfig, Sources
-
-
-def configured(profile: str, *settings: str) -> tuple[RunConfig, Sources]:
-    return resolve(profile, settings, {})
 
 
 @pytest.mark.parametrize(
@@ -25,7 +20,7 @@ def configured(profile: str, *settings: str) -> tuple[RunConfig, Sources]:
 def test_models_are_counted_to_the_last_parameter(
     profile: str, num_parameters: int, num_adapters: int
 ) -> None:
-    size = model_size(*configured(profile))
+    size = model_size(*resolve(profile, (), {}))
     assert size is not None
     assert (size.num_parameters, size.num_adapter_parameters) == (num_parameters, num_adapters)
 
@@ -47,8 +42,8 @@ def test_as_many_checkpoints_are_counted_as_there_are_at_once(
 ) -> None:
     of_weights = 821_120 * 4
     expected = num_checkpoints * 3 * of_weights + of_weights
-    assert checkpoints_bytes(*configured("tiny", *settings)) == expected
+    assert checkpoints_bytes(*resolve("tiny", settings, {})) == expected
 
 
 def test_of_another_model_than_the_profiles_nothing_is_said() -> None:
-    assert checkpoints_bytes(*configured("32b", "model.path=other/model")) == 0
+    assert checkpoints_bytes(*resolve("32b", ("model.path=other/model",), {})) == 0

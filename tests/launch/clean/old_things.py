@@ -1,20 +1,16 @@
-"""Runs, checkpoints and cache entries as they lie there long after, and a run that is live."""
+"""Runs, checkpoints and cache entries as they lie there long after."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from rundir.checkpoints import MARKER, checkpoint_name, note_evaluation
 from rundir.owner import Owner
-from rundir.paths import ROOT, RunDir
+from rundir.paths import RunDir
 from rundir.seal import seal
 from rundir.status import Status, write_status
 from tests.launch.run_folders import trained_run
@@ -57,26 +53,3 @@ def entry_of(cache: Path, name: str, *, days: float) -> Path:
     used_t = time.time() - days * DAY_S
     os.utime(folder, (used_t, used_t))
     return folder
-
-
-@contextlib.contextmanager
-def live(run: RunDir) -> Iterator[None]:
-    """Let a process own `run`, as its launcher does."""
-    program = (
-        "import sys; from pathlib import Path; from rundir import owner; "
-        "from rundir.paths import RunDir; owner.take(RunDir(Path(sys.argv[1])), 'x'); "
-        "print('owned', flush=True); sys.stdin.read()"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", program, str(run.path)],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "owned\n"
-        try:
-            yield
-        finally:
-            process.communicate("")

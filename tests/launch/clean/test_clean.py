@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.launch.clean.old_things import entry_of, live, run_of
+from tests.launch.clean.old_things import entry_of, run_of
+from tests.launch.run_folders import owned
 from tests.running import Typed
 
 Clean = Callable[..., dict[str, Any]]
@@ -118,7 +119,7 @@ def test_a_live_run_stays_and_what_it_goes_on_from(clean: Clean, runs: Path) -> 
     going_on = run_of(runs, "20260901-100001-tiny-0001", days=40, exit_code=None)
     going_on.command.write_text(f"./start.sh tiny --resume {old.run_id}\n")
     run_of(runs, "20260901-100002-tiny-0002", days=1)
-    with live(going_on):
+    with owned(going_on):
         report = clean("--yes", "--older-than", "0s")
         assert "live" in why(report, going_on.run_id)
         assert why(report, old.run_id) == f"the live run {going_on.run_id} uses it"
@@ -155,7 +156,7 @@ def test_prepared_data_go_that_no_live_run_reads(clean: Clean, runs: Path, tmp_p
     young = entry_of(tmp_path / "cache", "f" * 24, days=3)
     run = run_of(runs, "20260901-100000-tiny-0000", days=0, exit_code=None)
     (run.path / "prepared.json").write_text(json.dumps({"path": str(used)}))
-    with live(run):
+    with owned(run):
         report = clean("--yes")
     assert [unused.exists(), used.exists(), young.exists()] == [False, True, True]
     assert why(report, used.name) == f"the live run {run.run_id} uses it"
@@ -168,7 +169,7 @@ def test_while_a_run_is_being_prepared_no_prepared_data_go(
     run = run_of(runs, "20260901-100000-tiny-0000", days=0, exit_code=None)
     (run.path / "prepared.json").unlink()
     run.status.unlink()
-    with live(run):
+    with owned(run):
         report = clean("--yes")
     assert entry.is_dir()
     assert why(report, ENTRY) == f"the live run {run.run_id} is being prepared, and may use it"

@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 from rundir import owner
 from rundir.paths import RunDir
 from rundir.status import Status, write_status
-from tests.launch.run_folders import trained_run
+from tests.launch.run_folders import owned, trained_run
 from tests.running import User, ended, finish, wait_for
-
-_OWNS = """
-import sys, time
-from pathlib import Path
-from rundir import owner
-from rundir.paths import RunDir
-owner.take(RunDir(Path(sys.argv[1])), "./start.sh tiny")
-print("taken", flush=True)
-time.sleep(600)
-"""
 
 
 def folder(environ: dict[str, str], phase: str, code: int | None, lines: int = 3) -> RunDir:
@@ -35,19 +23,6 @@ def folder(environ: dict[str, str], phase: str, code: int | None, lines: int = 3
     return run
 
 
-def owned(run: RunDir, environ: dict[str, str]) -> subprocess.Popen[str]:
-    """Start a process that owns `run`."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", _OWNS, str(run.path)],
-        env=environ,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "taken\n"
-    return process
-
-
 def test_of_a_run_that_is_over_the_end_is_shown_and_its_exit_code_returned(user: User) -> None:
     run = folder(user.environ, "failed", 11, lines=100)
     out = user.output_of("attach", run.run_id, code=11)
@@ -59,7 +34,7 @@ def test_a_reader_that_has_had_enough_leaves_the_view_and_others_are_told_of_a_d
 ) -> None:
     run = folder(user.environ, "training", None)
     with (
-        ended(owned(run, user.environ)) as launcher,
+        owned(run) as launcher,
         ended(user.airlock("attach", run.run_id)) as process,
         ended(user.airlock("attach", run.run_id)) as other,
     ):
@@ -86,7 +61,7 @@ def test_a_run_without_a_log_or_a_status_can_be_attached_to(user: User) -> None:
     run = folder(user.environ, "training", None)
     run.run_log.unlink()
     run.status.unlink()
-    with ended(owned(run, user.environ)), ended(user.airlock("attach", run.run_id)) as process:
+    with owned(run), ended(user.airlock("attach", run.run_id)) as process:
         assert process.stdout is not None
         assert "has no lines" in process.stdout.readline()
         assert "attached to" in process.stdout.readline()

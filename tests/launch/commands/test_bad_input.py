@@ -14,11 +14,13 @@ from tests.running import Typed, User
 HAS_GPU = Path("/proc/driver/nvidia/version").exists()
 
 CASES = {
-    "an unknown profile names the nearest": (["run", "tyni"], {}, 2, ["'tyni'", "./start.sh tiny"]),
-    "no ranks": (["run", "tiny"], {"NUM_GPUS": "0"}, 2, ["NUM_GPUS=0", "1 to 64"]),
     "a number of ranks that is none": (["run", "tiny"], {"NUM_GPUS": "abc"}, 2, ["'abc'"]),
-    "more ranks than CPU runs take": (["run", "tiny"], {"NUM_GPUS": "65"}, 2, ["65", "1 to 64"]),
-    "the option too": (["run", "tiny", "--num-gpus", "-3"], {}, 2, ["-3", "--num-gpus"]),
+    "a number of ranks that cannot be": (
+        ["run", "tiny", "--num-gpus", "-3"],
+        {},
+        2,
+        ["-3", "--num-gpus"],
+    ),
     "data that is not there": (["run", "tiny", "--data", "no.jsonl"], {}, 5, ["no.jsonl", "such"]),
     "a folder without data": (["run", "tiny", "--data", "empty"], {}, 5, ["is a folder without"]),
     "data whose first rows are of another kind": (
@@ -33,16 +35,7 @@ CASES = {
         4,
         ["HF_HUB_OFFLINE=1", "hf download"],
     ),
-    "an unknown key": (["run", "tiny", "--set", "train.max_step=1"], {}, 2, ["train.max_steps"]),
-    "a key without a value": (["run", "tiny", "--set", "train.max_steps"], {}, 2, ["no value"]),
     "a wrong type": (["run", "tiny", "--set", "train.max_steps=few"], {}, 2, ["'few'", "whole"]),
-    "a wrong type in the environment": (
-        ["run", "tiny"],
-        {"AIRLOCK_TRAIN_MAX_STEPS": "1.5"},
-        2,
-        ["AIRLOCK_TRAIN_MAX_STEPS", "'1.5'"],
-    ),
-    "a wrong choice": (["run", "tiny", "--set", "train.method=magic"], {}, 2, ["full, lora"]),
     "a model that is not there": (
         ["run", "tiny", "--set", "model.path=./none"],
         {},
@@ -136,11 +129,15 @@ def test_a_dry_run_shows_every_value_with_its_source_and_writes_nothing(user: Us
     settings = ("--set", "train.max_steps=7", "--set", "train.global_batch_size=8")
     args = ("run", "tiny", "--dry-run", *settings)
     before = {process.pid for process in psutil.process_iter()}
-    out = user.output_of(*args, env={"NUM_GPUS": "2", "OMP_NUM_THREADS": "5"})
+    env = {"NUM_GPUS": "2", "OMP_NUM_THREADS": "5", "NCCL_BUFFSIZE": "1"}
+    out = user.output_of(*args, env=env)
     assert "max_steps = 7  # option --set train.max_steps" in out
     assert "num_ranks = 2  # NUM_GPUS=2" in out
     assert re.search(r"^  OMP_NUM_THREADS=5 +environment: ", out, re.MULTILINE)
-    assert "torchrun --nnodes=1 --nproc-per-node=2" in out
+    line = out.splitlines()[-1]
+    assert line.startswith("env -u NCCL_BUFFSIZE AIRLOCK_RUN_DIR=")
+    assert " torchrun --nnodes=1 --nproc-per-node=2 " in line
+    assert line.endswith(" -m launch.start.rank.rank")
     assert not Path(user.environ["AIRLOCK_RUNS_DIR"]).exists()
     left = {p.pid for p in psutil.Process().children(recursive=True)} - before
     assert not left

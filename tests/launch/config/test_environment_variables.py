@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 
 from launch.config.environment_text import environment_lines, left_out_lines
-from launch.config.job import Job
 from launch.config.rank_environment import RankEnvironment, Variable, rank_environment
-from launch.config.records import torchrun_line_of
 from machine.cores.cores import usable_cores
 from machine.gpus.devices import Gpu, Placement
 from rundir.config import RunConfig, ScriptConfig
@@ -263,15 +261,3 @@ def test_the_report_has_a_line_for_each_reason_and_what_to_type() -> None:
     assert lines[0].startswith("not passed on: RANK=0 WORLD_SIZE=8: ")
     assert lines[-1].endswith(f"--set launch.keep_env={kept},NCCL_NTHREADS,NCCL_BUFFSIZE")
     assert left_out_lines(environment({"HOME": "/h"}), "") == []
-
-
-def test_the_torchrun_line_takes_out_what_is_not_passed_on_and_all_of_it_is_recorded() -> None:
-    cleaned = environment({"NCCL_BUFFSIZE": "1"})
-    job = Job(config=config(), sources={}, placement=ON_CPU, resume_from=None)
-    line = torchrun_line_of(job, RUN, cleaned)
-    assert line.startswith("env -u NCCL_BUFFSIZE AIRLOCK_RUN_DIR=/runs/one ")
-    assert " torchrun --nnodes=1 --nproc-per-node=2 " in line
-    assert line.endswith(" -m launch.start.rank.rank")
-    table = json.loads(json.dumps(cleaned.as_json()))
-    assert {row["name"] for row in table["variables"]} >= {"OMP_NUM_THREADS", "AIRLOCK_RUN_DIR"}
-    assert [set(row) for row in table["not_passed_on"]] == [{"name", "value", "reason"}]

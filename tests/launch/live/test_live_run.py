@@ -80,10 +80,9 @@ def typed(run: RunDir, words: list[str], timeout_s: float = 1) -> tuple[int, str
 class Trained:
     """What the ranks would do: answer each request as soon as it is made."""
 
-    def __init__(self, run: RunDir, phase_after: dict[str, str] | None = None) -> None:
+    def __init__(self, run: RunDir) -> None:
         self._run, self._is_over = run, threading.Event()
         self._writers = [EventWriter(run.event_file(f"rank{rank}"), rank=rank) for rank in (0, 1)]
-        self._phases = phase_after or {}
         self.answered: list[control.ControlRequest] = []
         self._thread = threading.Thread(target=self._answer)
 
@@ -107,8 +106,6 @@ class Trained:
 
     def _tell(self, one: control.ControlRequest) -> None:
         fields: dict[str, Any] = {"request": one.request, "ids": [one.id] if one.id else []}
-        if one.request in self._phases:
-            in_phase(self._run, self._phases[one.request])
         told = f"did {one.request} {one.value}".strip()
         self._writers[0].emit("mark", "control", step=7, done=True, said=told, **fields)
         if one.request == "profile":

@@ -57,13 +57,6 @@ def test_the_folder_is_the_same_in_every_session_and_its_users_alone(
     assert gate_folder().stat().st_mode & 0o777 == 0o700
 
 
-def test_a_folder_in_which_locks_exclude_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AIRLOCK_GATE_DIR", str(tmp_path / "gate"))
-    assert check_gate() == tmp_path / "gate"
-
-
 # As on some network filesystems: flock always succeeds.
 _NO_EXCLUSION = """
 import fcntl

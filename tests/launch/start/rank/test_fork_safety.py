@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 
 import pytest
 
 from tests.conftest import ROOT
-from tests.running import User
+from tests.running import User, python
 
 LOOK = """
 import dataclasses, json
@@ -22,24 +20,15 @@ print(json.dumps(dataclasses.asdict(inspection) | {"why": inspection.why_not_to_
 
 def look(environ: dict[str, str], before: str = "") -> dict[str, object]:
     """Return what `inspect` finds in a process that has run `before`."""
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", before + LOOK],
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    inspection: dict[str, object] = json.loads(done.stdout)
+    inspection: dict[str, object] = json.loads(python(before + LOOK, env=environ))
     return inspection
 
 
 def test_a_plain_process_is_safe(environ: dict[str, str]) -> None:
     inspection = look(environ)
-    assert (inspection["num_threads"], inspection["cuda_touched"], inspection["why"]) == (
-        1,
-        False,
-        None,
-    )
+    assert inspection["num_threads"] == 1
+    assert not inspection["cuda_touched"]
+    assert inspection["why"] is None
 
 
 def test_a_thread_is_found_however_idle(environ: dict[str, str]) -> None:
@@ -122,9 +111,7 @@ def test_what_torch_tells_only_a_fork_is_found_where_there_is_a_gpu_and_an_impor
     (user.folder / "apex.py").write_text("import torch; torch.cuda._initialized = True\n")
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     env = user.environ | dict.fromkeys(names, "1") | {"PYTHONPATH": f"{ROOT}:{user.folder}"}
-    program = [sys.executable, "-P", "-c", _WITH_TORCH]
-    done = subprocess.run(program, env=env, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == [
+    assert python(_WITH_TORCH, env=env).splitlines() == [
         "None",
         "False",
         "True",
