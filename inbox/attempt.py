@@ -12,7 +12,7 @@ from inbox.inbox_settings import HELD_OUT, InboxSettings
 from inbox.jobs import Attempt, InboxJob
 from inbox.layout import Layout, entries
 from rundir.checkpoints import complete_checkpoints, step_of
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode
 from rundir.files.json_object import json_object
 from rundir.paths import RunDir
 

@@ -27,8 +27,7 @@ from machine.processes.signals import Signals
 from machine.typed import again
 from rundir.config import RunConfig
 from rundir.config_file import config_text
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.paths import RunDir, cache_folder
 from rundir.scratch import scratch
 

@@ -23,8 +23,7 @@ from rundir.config import (
     TrainConfig,
 )
 from rundir.config_file import config_text
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.paths import ROOT
 
 Device = Literal["cuda", "cpu"]

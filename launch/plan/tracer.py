@@ -18,8 +18,7 @@ from machine.processes import children
 from machine.processes.children import python_path
 from machine.processes.signals import Interrupted, Signals
 from rundir.config_file import config_text
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.footprint import Footprint, read_footprints, write_footprints
 from rundir.paths import cache_folder
 from rundir.scratch import new_scratch

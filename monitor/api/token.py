@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rundir.atomic import write_text
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.paths import cache_folder
 
 _TOKEN = re.compile(r"[A-Za-z0-9_.~-]{16,256}")  # what needs no escape in a URL or a header

@@ -16,8 +16,7 @@ import torch
 
 from ranks.group import Ranks
 from rundir.config import TrainConfig
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.paths import RunDir, shown
 from train.batches.batch import Work
 from train.batches.course import Course

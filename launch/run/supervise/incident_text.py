@@ -13,8 +13,8 @@ from pathlib import Path
 
 from doctor.logs.verdict import Verdict
 from machine.versions import version_of
+from rundir.errors import ExitCode
 from rundir.events import COMMON, Event, parse_line
-from rundir.exit_codes import ExitCode
 from rundir.files.growing import GrowingFile
 from rundir.masking import Mask
 from rundir.paths import RunDir
