@@ -37,7 +37,7 @@ class Models:
     """The folder `models` of an inbox; one process at a time uses it."""
 
     def __init__(self, folder: Path, *, forgetting: float, scorer: Scorer) -> None:
-        """`forgetting`: the share by which a held-out loss may rise (forgetting.py)."""
+        """`forgetting`: the share by which a held-out loss may rise (judging.py)."""
         self._folder, self._forgetting, self._scorer = folder.resolve(), forgetting, scorer
         self._descent = Descent(self._folder / "descent.jsonl")
         self._sets = HeldOutSets(self._folder / "sets")
