@@ -12,9 +12,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from rundir.card.curves import curves_svg
+from rundir.card.curves import curves_svg, named_sets
 from rundir.card.made_with import read_made_with
-from rundir.card.named_sets import named_sets
 from rundir.config import RunConfig
 from rundir.config_file import read_config
 from rundir.data_paths import data_paths
