@@ -17,10 +17,10 @@ from diagnostics.probes.rung import rung
 from launch.config.request import Request
 from machine.gpus.devices import Gpu, installed_gpus, visible_gpus
 from machine.gpus.nvml import driver_fault, driver_state
-from machine.versions import version_of
 from rundir.errors import UserError
 from rundir.finding import Figure, Finding
 from rundir.units import GIB, MIB
+from rundir.versions import version_of
 from setup.missing import missing_packages
 
 _SIZE = {"cpu": 512, "cuda": 2048}  # rows and columns of the matrices

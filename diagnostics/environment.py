@@ -25,9 +25,9 @@ from launch.config.request import Request
 from machine.cores.binding import parse_cores
 from machine.cores.cores import usable_cores
 from machine.memory.host_memory import HostMemory
-from machine.versions import version_of
 from rundir.finding import Figure, Finding
 from rundir.units import GIB, size_text
+from rundir.versions import version_of
 
 _PACKAGES = (
     "transformers",

@@ -27,9 +27,9 @@ from launch.config.job import resolve_job
 from launch.config.request import Request
 from launch.files.model_folder import fetched_model_folder
 from machine.processes import children
+from rundir.atomic import scratch
 from rundir.finding import Finding
 from rundir.paths import PACKAGES, ROOT
-from rundir.scratch import scratch
 from rundir.units import MIB
 
 _BEFORE = ("torch", "numpy", "tokenizers", "safetensors", "transformers")

@@ -26,9 +26,9 @@ from diagnostics.probes.rung import rung
 from launch.config.job import place_job, resolve_job
 from launch.config.request import Request
 from launch.config.resolve import resolve
+from rundir.atomic import scratch
 from rundir.config import RunConfig, TrainConfig
 from rundir.finding import Finding
-from rundir.scratch import scratch
 from rundir.units import MIB
 
 _NUM_STEPS = 6

@@ -1,8 +1,10 @@
-"""One attempt at a job: what is typed for it, its run, and what its end means."""
+"""One attempt at a job: what is typed for it, its run, what its end means, and why it failed."""
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +14,16 @@ from inbox.inbox_settings import HELD_OUT, InboxSettings
 from inbox.jobs import Attempt, InboxJob
 from inbox.layout import Layout, entries
 from rundir.checkpoints import complete_checkpoints, step_of
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode
+from rundir.files.growing import GrowingFile
 from rundir.files.json_object import json_object
 from rundir.paths import RunDir
 
 _STOPPED = (ExitCode.INTERRUPTED_SAVED, ExitCode.INTERRUPTED_UNSAVED)
 
 How = Literal["trained", "failed", "hopeless", "stopped", "misconfigured"]
+_DOCTOR_S = 300.0  # it reads files
+_LOG_BYTES = 64 * 1024  # of its end, looked at for an error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,3 +127,42 @@ def _of_failure(attempt: Attempt, code: int | None) -> tuple[How, str]:
 def log_of(job: InboxJob) -> Path:
     """Return the file with the output of a job's last attempt."""
     return job.folder / f"attempt{len(job.attempts)}.log"
+
+
+def why_failed(
+    job: InboxJob, run: RunDir | None, ended: str, settings: InboxSettings, layout: Layout
+) -> tuple[str, str]:
+    """Return (reason, fix) of a job's last attempt; `ended` is what its exit code means."""
+    why, fix = ask_doctor(run, settings, layout) if run else ("", "")
+    status = status_of(run)
+    why = why.removesuffix(f": Exit code {status.get('exit_code')}: {ended}.")  # told below
+    reason = why or str(status.get("error") or "") or last_error(log_of(job))
+    return (f"{ended}: {reason}" if reason else ended), fix
+
+
+def ask_doctor(run: RunDir, settings: InboxSettings, layout: Layout) -> tuple[str, str]:
+    """Return (cause, fix) of a run that failed, in the doctor's words; ("", "") if unknown."""
+    command = [str(settings.clone / "airlock"), "doctor", str(run.path), "--json"]
+    try:
+        ended = subprocess.run(
+            command,
+            env=settings.environ_for(layout),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_DOCTOR_S,
+            check=True,
+        )
+        verdict = json.loads(ended.stdout.splitlines()[-1])
+        if verdict["cause"] != "unknown":
+            return f"{verdict['title']}: {verdict['why']}".removesuffix(": "), verdict["fix"]
+    except (OSError, subprocess.SubprocessError, ValueError, KeyError, IndexError, TypeError):
+        pass  # the exit code and the log are told instead
+    return "", ""
+
+
+def last_error(log: Path) -> str:
+    """Return what ./start.sh itself said last: its error, without what to type next."""
+    end = GrowingFile(log, from_end_bytes=_LOG_BYTES).new_bytes().decode(errors="replace")
+    last_lines = [line.strip() for line in end.splitlines() if line.strip()]
+    errors = [line for line in last_lines if line.startswith("airlock: ")]
+    return (errors or last_lines or [""])[-1].removeprefix("airlock: ")[:1000]

@@ -17,8 +17,7 @@ from inbox.daemon_state import answer
 from inbox.job_verdict import verdict_of
 from inbox.jobs import InboxJob, every_job, find_job
 from inbox.layout import PRIORITIES, Layout
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.units import clock_text
 
 _ANSWERED_S = 10.0  # a daemon that waits answers at once; one that reads a large file, later

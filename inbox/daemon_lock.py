@@ -10,8 +10,7 @@ import time
 from collections.abc import Iterator
 
 from inbox.layout import Layout
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.files.lock import is_locked, lock
 
 

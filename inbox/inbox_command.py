@@ -16,8 +16,7 @@ import click
 from inbox.client_commands import COMMANDS
 from inbox.inbox_settings import InboxSettings
 from inbox.layout import Layout
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.paths import ROOT
 
 

@@ -13,7 +13,16 @@ from math import inf
 from typing import Any, Literal
 
 from inbox import requests
-from inbox.attempt import Ended, command_of, judge, log_of, new_attempt, run_of
+from inbox.attempt import (
+    Ended,
+    command_of,
+    judge,
+    last_error,
+    log_of,
+    new_attempt,
+    run_of,
+    why_failed,
+)
 from inbox.content_hash import content_hash
 from inbox.inbox_settings import InboxSettings
 from inbox.job_verdict import JobVerdict, completed, finish, finish_again
@@ -21,7 +30,6 @@ from inbox.jobs import Attempt, InboxJob
 from inbox.layout import Layout
 from inbox.models.held_out_scores import Scorer
 from inbox.models.models import Models
-from inbox.reasons import last_error, why_failed
 from inbox.recorded_process import Recorded, recorded, start
 from rundir.errors import UserError
 from rundir.paths import RunDir

@@ -15,8 +15,7 @@ from tempfile import TemporaryDirectory
 import click
 
 from monitor.api.http_server import bound, serve
-from monitor.api.server_settings import LOOPBACK, ServerSettings
-from monitor.api.token import token_of
+from monitor.api.server_settings import LOOPBACK, ServerSettings, token_of
 from monitor.http.api_errors import NotFoundError
 from monitor.runs.run_list import Runs
 from rundir.errors import UserError

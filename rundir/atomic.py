@@ -1,7 +1,8 @@
-"""Files and folders that are either complete or absent."""
+"""Files and folders that are either complete or absent; temporary ones; room for large ones."""
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import secrets
@@ -10,6 +11,10 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from rundir.units import MIB
+
+_MARGIN = 1.02  # headers, metadata and directory entries
 
 
 def write_text(path: Path, text: str, *, durable: bool = True) -> None:
@@ -96,3 +101,40 @@ def _is_alive(pid: int) -> bool:
     except PermissionError:  # it is another user's
         pass
     return True
+
+
+def require_space(folder: Path, needed_bytes: int, what: str) -> None:
+    """Raise OSError (ENOSPC), with both figures, if `folder`'s disk cannot take `needed_bytes`.
+
+    Writers of large files react to a full disk with all kinds of errors, and only after filling it.
+    """
+    free_bytes = shutil.disk_usage(folder).free
+    if needed_bytes * _MARGIN > free_bytes:
+        raise OSError(
+            errno.ENOSPC,
+            f"{os.strerror(errno.ENOSPC)}: {what} takes {needed_bytes / MIB:,.0f} MiB, "
+            f"{free_bytes / MIB:,.0f} MiB are free",
+            str(folder),
+        )
+
+
+def new_scratch(name: str, parent: Path | None = None) -> Path:
+    """Return a new folder of this process for `airlock-NAME`, by default among temporary ones.
+
+    Raises OSError when it cannot be created.
+    """
+    import tempfile  # ranks do without
+
+    parent = parent or Path(tempfile.gettempdir())
+    remove_abandoned(parent, f"airlock-{name}")
+    return Path(tempfile.mkdtemp(dir=parent, prefix=owned(f"airlock-{name}")))
+
+
+@contextmanager
+def scratch(name: str) -> Iterator[Path]:
+    """Yield a folder as from `new_scratch`, and remove it at the end."""
+    folder = new_scratch(name)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

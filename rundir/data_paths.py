@@ -7,8 +7,7 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 
 PREFIX = "hf:"  # prefix of a dataset on the Hub
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import get_args, get_type_hints
 
 from rundir.config import SECTIONS, EvaluationConfig
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode
 from rundir.paths import ROOT
 from rundir.schema import EVENTS, EventSpec
 from rundir.starts import STARTS

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode
 
 
 class Blame(IntEnum):

@@ -7,9 +7,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from rundir.errors import UserError
+from rundir.errors import ExitCode, UserError
 from rundir.events import Event
-from rundir.exit_codes import ExitCode
 from rundir.status import RankStatus, Status
 from state import out_of_memory
 from state.blame import Blame, Failure, blame_of_exception, blame_of_exit, root_of

@@ -14,7 +14,7 @@ from typing import Any
 from machine.typed import console_program
 from rundir.config import RunConfig
 from rundir.config_file import read_config
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode
 from rundir.paths import RunDir
 from state.run_state import RunState
 

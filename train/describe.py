@@ -19,8 +19,7 @@ from rich.console import Console
 from rich.text import Text
 
 from rundir.config_file import read_config
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.paths import RunDir
 from rundir.units import num_text
 from train.data.arrow_file import TRAIN

@@ -19,9 +19,8 @@ from rundir.atomic import write_text
 from rundir.config import RunConfig
 from rundir.config_file import read_config
 from rundir.data_paths import DataPath, data_paths
-from rundir.errors import UserError
+from rundir.errors import ExitCode, UserError
 from rundir.events import EventWriter
-from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
 from rundir.prepared import Prepared, PreparedData, write_prepared
 from train.data.architecture import check_is_causal

@@ -12,8 +12,7 @@ import torch
 from transformers.generation.streamers import BaseStreamer
 
 from rundir.config import RunConfig
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.paths import RunDir
 from rundir.prepared import Prepared
 from train.chat.messages import Message

@@ -20,8 +20,7 @@ import torch
 from transformers.utils import logging
 
 from rundir.config_file import read_config
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.paths import RunDir
 from rundir.prepared import Prepared, read_prepared
 from train.chat.template import Template

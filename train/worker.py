@@ -55,7 +55,7 @@ from train.model.same_weights import check_same_weights
 from train.step.loop import Trainer
 from train.step.selftest import Tried, try_out
 from train.stream.streamed_samples import StreamedSamples
-from train.update.buckets import bucket_cap_mib
+from train.update.gradients import bucket_cap_mib
 
 _COST_STEPS = 8  # whose batches are looked at before the first one
 

@@ -13,8 +13,8 @@ from typing import Any, Literal
 from benchmarks.tree import Tree
 from machine.gpus.devices import Gpu, installed_gpus, visible_gpus
 from rundir.control import ask
+from rundir.errors import ExitCode
 from rundir.events import Event, RunEvents
-from rundir.exit_codes import ExitCode
 from rundir.paths import ROOT, RunDir
 
 Device = Literal["cuda", "cpu"]

@@ -29,7 +29,7 @@ from benchmarks.gpus.run import (
 from benchmarks.trainings.training import write_full_rows
 from launch.config.profiles import load_profile
 from launch.plan.fit import Fit
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode
 from rundir.units import size_text
 
 _NO_PLAN = (ExitCode.USAGE, ExitCode.PREFLIGHT)  # as for a method that this version does not have

@@ -19,8 +19,8 @@ import psutil
 from diagnostics.probes.own_run import OwnRun
 from launch.checks.run_rung import last_words, quoted
 from machine.processes import children
+from rundir.atomic import scratch
 from rundir.finding import Finding
-from rundir.scratch import scratch
 
 _POLL_S = 0.05
 _SETTLE_S = 2.0  # once one rank has ended, for the others to fail because of it

@@ -14,10 +14,10 @@ from launch.config.request import Request
 from launch.files.model_folder import check_model
 from launch.files.preparation import have_model
 from machine.processes.signals import Signals
+from rundir.atomic import scratch
 from rundir.config import RunConfig
 from rundir.config_file import config_text
 from rundir.paths import RunDir
-from rundir.scratch import scratch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,7 @@ import click
 
 from machine.memory.limits import is_out_of_memory
 from machine.memory.peak_memory import Peaks, high_water
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.finding import Figure, Finding
 from rundir.paths import ROOT
 

@@ -9,11 +9,10 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from doctor.logs.ending import MOST_AFTER, last_begin, num_lines_after
-from doctor.logs.own_report import lines_of_own_report
 from doctor.logs.prefilter import Prefilter, holds
 from doctor.logs.reading import Log, blocks
 from doctor.logs.rules import RAISED, Pattern, Rule
-from doctor.logs.segments import Segment, Segments
+from doctor.logs.segments import Segment, Segments, lines_of_own_report
 from doctor.logs.sightings import Groups, Sighting, first_failed_rank, sighting_of
 from doctor.logs.tracebacks import Traceback, tracebacks
 from doctor.logs.verdict import Evidence

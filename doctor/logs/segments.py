@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +11,9 @@ from doctor.logs.prefix import Stripped, strip
 from doctor.logs.reading import LogBlock
 
 _LONGEST = 8192  # bytes of a line that are examined
+# Airlock's own report in the output of a run quotes the doctor, and so is no evidence. Its first
+# line says which rank failed and how, as a launcher's summary does; those below it are indented.
+_REPORT = re.compile(rb"^airlock: the run (?:failed|hung): [^\n]*\n((?:  [^\n]*(?:\n|$))*)", re.M)
 
 
 @dataclass(frozen=True)
@@ -81,3 +85,14 @@ class Segments:
         self._line += self.data.count(b"\n", self._counted, segment.start)
         self._counted = segment.start
         return self._line
+
+
+def lines_of_own_report(segments: Segments) -> set[int]:
+    """Return the starts of the lines below the first one of each report in a block."""
+    starts = set[int]()
+    for report in _REPORT.finditer(segments.data):
+        start = report.start(1)
+        while start < report.end(1):
+            starts.add(start)
+            start = segments.data.find(b"\n", start) + 1 or report.end(1)
+    return starts

@@ -22,8 +22,8 @@ from doctor.runs.running import of_live
 from machine.processes.runs import OVER, processes_of
 from machine.typed import typed_run
 from rundir.config_file import is_of_script
+from rundir.errors import ExitCode
 from rundir.events import Event, read_events
-from rundir.exit_codes import ExitCode
 from rundir.files.json_object import json_object
 from rundir.paths import RunDir, find_run, shown
 from state.blame import Failure

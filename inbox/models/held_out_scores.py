@@ -14,7 +14,7 @@ from typing import Any
 
 from inbox.models.held_out import HeldOutSet
 from machine.processes.parent import die_with_parent
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode
 
 _INTERRUPTED = (ExitCode.INTERRUPTED_SAVED, ExitCode.INTERRUPTED_UNSAVED)
 _LOOK_S = 1.0

@@ -22,8 +22,7 @@ from launch.plan.planning import plan_of_job
 from launch.plan.show import verdict_lines
 from machine.processes.signals import Signals
 from machine.typed import again, console_program
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.paths import RunDir, runs_folder
 
 

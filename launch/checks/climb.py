@@ -20,7 +20,7 @@ from launch.config.request import RUN, Request
 from machine.cores.cores import usable_cores
 from machine.processes.signals import Interrupted, Signals
 from rundir.config import RunConfig
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode
 
 TIMEOUT_S = 600.0  # for each step
 _EXAMPLES = (2, 100, 1000)

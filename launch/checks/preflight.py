@@ -24,8 +24,7 @@ from launch.live.stop import end_leftovers
 from machine.gpus import nvml
 from machine.gpus.devices import Placement
 from machine.timeouts import TimedCall
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.finding import Finding
 
 TIMEOUT_S = 2.0

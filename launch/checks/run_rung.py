@@ -21,8 +21,8 @@ from launch.config.request import Request
 from machine.memory.peak_memory import Peaks
 from machine.processes import children
 from machine.processes.signals import Interrupted, Signals
+from rundir.atomic import scratch
 from rundir.paths import runs_folder
-from rundir.scratch import scratch
 
 SHORT_RUNS = ".check-"  # prefix of the names of folders for short runs, beside those of real ones
 _SUMMARY = '{"diagnostic"'  # how the object begins that a rung prints at its end

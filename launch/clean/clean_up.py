@@ -18,8 +18,7 @@ from launch.clean.old_runs import old_runs
 from launch.clean.remove import left_over, remove
 from launch.clean.runs_in_use import LiveRuns, run_folders
 from machine.typed import console_program
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.paths import cache_folder, runs_folder, shown
 from rundir.units import num_text, size_text
 

@@ -12,7 +12,7 @@ from launch.clean.item import TRASH, Item, Kept, Retention, freed_bytes
 from launch.clean.runs_in_use import IS_LIVE, LiveRuns, run_folders
 from machine.processes.runs import status_of
 from rundir.checkpoints import best_checkpoint, complete_checkpoints
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode
 from rundir.owner import is_owned, owner_of
 from rundir.paths import RunDir
 

@@ -19,9 +19,8 @@ from machine.processes.runs import OVER, all_runs
 from machine.processes.signals import Signals
 from machine.typed import console_program, ls_runs
 from rundir.config_file import read_config
-from rundir.errors import UserError
+from rundir.errors import ExitCode, UserError
 from rundir.events import RunEvents
-from rundir.exit_codes import ExitCode
 from rundir.owner import is_owned, owner_of
 from rundir.paths import RunDir
 from rundir.status import RankStatus, Status, read_status

@@ -21,8 +21,7 @@ from launch.config.options import options
 from launch.config.request import Request
 from machine.processes.output import with_console
 from machine.processes.signals import Interrupted, Signals
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 
 _ROW = "{:<12} {:<5} {:>8} {:>11} {:>11}  {}"
 

@@ -14,7 +14,7 @@ from launch.config.options import options
 from launch.config.profiles import preset_profile
 from launch.config.request import Request
 from machine.processes.output import with_console
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode
 
 # Commands with a file of their own: each is imported only when it is typed.
 _PLACES = {

@@ -19,9 +19,8 @@ from machine.typed import console_program
 from rundir import control
 from rundir.checkpoints import complete_checkpoints
 from rundir.config_file import read_config
-from rundir.errors import UserError
+from rundir.errors import ExitCode, UserError
 from rundir.events import Event
-from rundir.exit_codes import ExitCode
 from rundir.status import read_status
 
 _BEFORE_STEPS = ("", "preparing", "starting")

@@ -20,8 +20,7 @@ from launch.plan.of_run import show_plan_of
 from launch.run.launched import address_limit
 from machine.memory.address_space import weight_files
 from rundir.config_file import config_text
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.paths import RunDir, runs_folder
 
 

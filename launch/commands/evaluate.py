@@ -32,8 +32,7 @@ from machine.gpus.devices import installed_gpus, place, visible_gpus
 from machine.processes.output import Output, end_with
 from machine.processes.signals import Signals
 from rundir.config import RunConfig
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.paths import RunDir, shown
 from state.run_state import RunState
 

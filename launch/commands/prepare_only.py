@@ -25,12 +25,11 @@ from machine.processes import children
 from machine.processes.output import with_console
 from machine.processes.signals import Signals
 from machine.typed import again
+from rundir.atomic import scratch
 from rundir.config import RunConfig
 from rundir.config_file import config_text
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.paths import RunDir, cache_folder
-from rundir.scratch import scratch
 
 _NUM_KEPT = 10
 

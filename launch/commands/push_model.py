@@ -14,8 +14,7 @@ from machine.processes import children
 from machine.processes.output import with_console
 from machine.processes.signals import Signals
 from rundir.card.model_card import CARD, write_card
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.paths import shown
 
 

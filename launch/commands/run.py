@@ -15,8 +15,7 @@ from launch.config.profiles import preset_profile, profile_of_run
 from launch.config.request import PLAIN, RUN, Request
 from launch.config.script_request import is_script, read_module, read_script
 from machine.processes.output import Output, end_with
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 
 
 class _RunCommand(AnsweringCommand):

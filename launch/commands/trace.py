@@ -13,9 +13,8 @@ from launch.live.live_run import LiveRun
 from machine.processes.output import with_console
 from machine.typed import console_program
 from rundir.control import MOST_TRACED_STEPS
-from rundir.errors import UserError
+from rundir.errors import ExitCode, UserError
 from rundir.events import Event
-from rundir.exit_codes import ExitCode
 from rundir.paths import shown
 
 

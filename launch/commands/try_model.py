@@ -18,8 +18,7 @@ from machine.processes.output import with_console
 from machine.processes.runs import OVER, phase_of
 from machine.typed import ls_runs, run_called, start_program, typed_run
 from rundir.checkpoints import complete_checkpoints
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.owner import is_owned
 from rundir.paths import RunDir, shown
 from rundir.prepared import read_prepared

@@ -14,8 +14,7 @@ from click.exceptions import NoArgsIsHelpError
 
 from machine.processes.output import end_with
 from machine.typed import console_program, ls_runs, start_program
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.paths import runs_folder, shown
 
 _OF_ONE_RUN = ("stop", "doctor", "try", "push", "track")

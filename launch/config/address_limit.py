@@ -16,8 +16,7 @@ from machine.memory.address_probe import LimitTrial, ProbeResult, probe
 from machine.memory.address_space import NUM_POOLS, Prediction
 from machine.memory.limits import RLIMIT_VARIABLE
 from rundir.config import LimitsConfig
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.units import GIB
 
 

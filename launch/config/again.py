@@ -13,8 +13,7 @@ from machine.typed import again, console_program, ls_runs
 from rundir.card.model_card import RECORDS, base_commit
 from rundir.config import RunConfig, Sources
 from rundir.config_file import read_config
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.owner import is_owned, owner_of
 from rundir.paths import RunDir, find_run, runs_folder
 from rundir.prepared import Prepared, PreparedData, read_prepared

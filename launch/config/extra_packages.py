@@ -13,8 +13,7 @@ from pathlib import Path
 from launch.track.services import services_in
 from machine.typed import pip_install
 from rundir.config import RunConfig
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 
 # What the extra `monitor` brings: the module, and what pip calls it.
 FOR_SERVING = {"fastapi": "fastapi>=0.165", "uvicorn": "uvicorn>=0.35"}

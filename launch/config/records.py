@@ -13,11 +13,10 @@ from launch.config.rank_environment import RankEnvironment, rank_environment
 from machine.typed import typed
 from rundir import owner
 from rundir.atomic import write_text
-from rundir.card.made_with import write_made_with
 from rundir.config_file import config_text
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.paths import RunDir, create_run
+from rundir.versions import write_made_with
 
 
 def torchrun_args_of(job: Job, folder: RunDir) -> list[str]:

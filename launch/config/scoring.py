@@ -16,8 +16,7 @@ from machine.typed import ls_runs
 from rundir.checkpoints import MARKER, best_checkpoint, complete_checkpoints
 from rundir.config import SECTIONS, EvaluationConfig, RunConfig, ScoringConfig, Sources
 from rundir.data_paths import DataPath, absolute
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.files.json_object import json_object
 from rundir.paths import RunDir, find_run, shown
 from rundir.prepared import read_prepared

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.files.weight_file import Tensor, damaged, read_header, read_pickle
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.units import MIB
 
 _LFS_POINTER = b"version https://git-lfs"

@@ -28,8 +28,7 @@ from launch.files.hub_cache import hub_folder, missing_files, repo_folder, snaps
 from launch.files.transfer import File, transfer
 from launch.start.gate.folder import gate_folder
 from launch.start.gate.turns import lock_file, try_lock
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.units import size_text
 
 _SMALL = ("*.json", "*.model", "*.txt", "*.jinja", "*.py", "*.tiktoken", "README.md")

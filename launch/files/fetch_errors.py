@@ -9,8 +9,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.units import size_text
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

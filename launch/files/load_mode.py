@@ -12,10 +12,10 @@ from pathlib import Path
 from launch.files.checkpoint_files import Checkpoint, read_checkpoint
 from machine.memory.host_memory import HostMemory
 from machine.mounts import filesystem_of, is_network
-from machine.versions import library_versions
 from rundir.config import ADAPTER_SHAPE, RunConfig
 from rundir.prepared import Loading
 from rundir.units import MIB
+from rundir.versions import library_versions
 
 
 def choose_loading(config: RunConfig, model_path: Path) -> Loading:

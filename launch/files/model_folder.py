@@ -10,8 +10,7 @@ from pathlib import Path
 from launch.files.checkpoint_files import read_checkpoint
 from launch.files.hub_cache import is_model_id, is_offline, missing_files, repo_folder, snapshot
 from rundir.config import RunConfig
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.paths import ROOT, cache_folder
 
 

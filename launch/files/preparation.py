@@ -14,8 +14,7 @@ from machine.processes import children
 from machine.processes.signals import Signals
 from rundir.config import RunConfig
 from rundir.data_paths import data_paths
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.paths import RunDir
 from rundir.prepared import Prepared, read_prepared, write_prepared
 from rundir.seal import use_sealed

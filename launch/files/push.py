@@ -16,8 +16,7 @@ import click
 
 from launch.files.fetch_errors import first_line, is_network_error, token_source
 from launch.files.hub_cache import is_offline
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.units import size_text
 
 _REFUSED, _NO_RIGHT = 401, 403

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from launch.files.fetch_errors import is_network_error
 from launch.files.fetch_progress import FetchProgress
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.units import MIB
 
 _NUM_THREADS = 8  # as in huggingface_hub: one connection seldom uses the full bandwidth

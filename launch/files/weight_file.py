@@ -17,8 +17,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 
 _MAX_HEADER_BYTES = 100_000_000  # as in safetensors itself
 

@@ -14,9 +14,8 @@ from rundir import control
 from rundir.checkpoints import complete_checkpoints
 from rundir.config_file import is_of_script, read_config
 from rundir.control import ControlRequest
-from rundir.errors import UserError
+from rundir.errors import ExitCode, UserError
 from rundir.events import Event, EventTail
-from rundir.exit_codes import ExitCode
 from rundir.owner import is_owned, owner_of
 from rundir.paths import RunDir, find_run
 from rundir.pulse import read_pulse

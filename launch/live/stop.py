@@ -24,8 +24,7 @@ from machine.typed import console_program, ls_runs
 from rundir import control
 from rundir.config import LaunchConfig
 from rundir.config_file import read_config
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.owner import is_owned, owner_of
 from rundir.paths import RunDir
 from rundir.units import clock_text

@@ -27,8 +27,7 @@ from launch.plan.updates import Way, chosen, way_of, ways_of, with_ways
 from machine.processes.signals import Interrupted, Signals
 from rundir.atomic import write_text
 from rundir.config import RunConfig
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.paths import RunDir
 from rundir.prepared import Prepared
 

@@ -27,8 +27,7 @@ from launch.plan.updates import chosen, with_ways
 from machine.gpus.devices import asked_num_ranks
 from machine.processes.signals import Signals
 from rundir.config import RunConfig
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.footprint import Footprint
 from rundir.starts import start_of
 

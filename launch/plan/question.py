@@ -13,7 +13,6 @@ from typing import Literal
 
 from launch.files.model_folder import fetched_model_folder
 from machine.typed import again
-from machine.versions import library_versions
 from rundir.config import (
     ADAPTER_SHAPE,
     DataConfig,
@@ -23,9 +22,9 @@ from rundir.config import (
     TrainConfig,
 )
 from rundir.config_file import config_text
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.paths import ROOT
+from rundir.versions import library_versions
 
 Device = Literal["cuda", "cpu"]
 _FORMAT = "1"  # of a cached answer

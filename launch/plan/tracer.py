@@ -17,12 +17,11 @@ from launch.plan.question import Question
 from machine.processes import children
 from machine.processes.children import python_path
 from machine.processes.signals import Interrupted, Signals
+from rundir.atomic import new_scratch
 from rundir.config_file import config_text
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.footprint import Footprint, read_footprints, write_footprints
 from rundir.paths import cache_folder
-from rundir.scratch import new_scratch
 
 TIMEOUT_S = 180.0  # imports from a slow network file system alone have taken 80 s
 _POLL_S = 0.02

@@ -37,8 +37,7 @@ from machine.memory.address_space import mapped_files, predict
 from machine.processes.output import Output
 from machine.processes.parent import become_subreaper
 from machine.processes.signals import Signals
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.paths import RunDir
 from state.run_state import RunState
 

@@ -27,9 +27,8 @@ from machine.gpus.devices import installed_gpus, visible_gpus
 from machine.processes.output import Output
 from machine.processes.signals import Signals
 from machine.processes.stacks import answer_in
-from rundir.errors import UserError
+from rundir.errors import ExitCode, UserError
 from rundir.events import EventWriter
-from rundir.exit_codes import ExitCode
 
 _SOURCE = "one process, without the launcher"
 

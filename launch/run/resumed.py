@@ -13,8 +13,7 @@ from typing import Any
 from launch.config.again import data_changes
 from launch.config.job import Job
 from machine.typed import again
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.paths import RunDir
 from rundir.prepared import Prepared, read_prepared
 

@@ -20,8 +20,7 @@ from launch.track.figures import MetricReader
 from launch.track.services import FILES, LAST_WORDS, SERVICES, TITLES, Say, make_tracker
 from machine.processes.parent import die_with_parent
 from machine.typed import pip_install, run_called
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.files.lock import lock
 from rundir.paths import RunDir
 

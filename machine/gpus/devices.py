@@ -19,8 +19,7 @@ from machine.gpus.torch_build import ROCM_DO, torch_build
 from machine.timeouts import within
 from machine.typed import again, console_program, start_program
 from rundir.config import RunConfig
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""Resource limits of a rank, set before any heavy import."""
+"""Resource limits of a rank, set before any heavy import, and errors that they may cause."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import psutil
 
-from machine.gpus.own_gpu import own_gpu_free_bytes
 from machine.memory.host_memory import HostMemory
+from machine.timeouts import within
 from rundir.config import LimitsConfig
 from rundir.errors import UserError
 from rundir.units import GIB, MIB
@@ -39,6 +39,7 @@ _applied: set[int] = set()  # values that RLIMIT_AS was set to here, in bytes
 _OOM_SCORE = 500  # counts as half of all memory on top of its own (proc(5): -1000 to 1000)
 # The guard's threshold: this share of the memory, within these bounds.
 _GUARD_SHARE, _GUARD_LEAST_BYTES, _GUARD_MOST_BYTES = 0.02, 64 * MIB, GIB
+_LONGEST_S = 10.0  # a rank that fails should not wait for a stuck driver
 
 
 def check_limits(limits: LimitsConfig) -> None:
@@ -139,3 +140,31 @@ def guard_threshold_bytes(limits: LimitsConfig, total_bytes: int) -> int:
     if limits.guard_gib < 0:
         return int(min(max(total_bytes * _GUARD_SHARE, _GUARD_LEAST_BYTES), _GUARD_MOST_BYTES))
     return int(limits.guard_gib * GIB)
+
+
+def own_gpu_free_bytes(environ: Mapping[str, str]) -> int | None:
+    """Return the free memory of the GPU that LOCAL_RANK and CUDA_VISIBLE_DEVICES name, in bytes.
+
+    Returns None if it is not known: NVML does not answer, or they name no GPU.
+    """
+    entries = environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    try:
+        entry = entries[int(environ.get("LOCAL_RANK", "0"))].strip()
+        return within(_LONGEST_S, lambda: _free_bytes(entry))
+    except (IndexError, ValueError, TimeoutError):
+        return None
+
+
+def _free_bytes(entry: str) -> int | None:
+    """Ask for the GPU of that number or UUID."""
+    import pynvml as nv  # 3 MB that other ranks do without
+
+    try:
+        nv.nvmlInit()
+        if entry.isdecimal():
+            gpu = nv.nvmlDeviceGetHandleByIndex(int(entry))
+        else:
+            gpu = nv.nvmlDeviceGetHandleByUUID(entry)
+        return int(nv.nvmlDeviceGetMemoryInfo(gpu).free)
+    except nv.NVMLError:
+        return None

@@ -20,8 +20,7 @@ from typing import TextIO, cast
 from machine.processes.output import Output
 from machine.processes.parent import die_with_parent
 from machine.processes.run_log import RunLog
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.paths import RunDir
 
 _COPY_TO = "--copy-to="

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from machine.processes.signals import Interrupted, Signals
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.paths import ROOT, RunDir
 
 _POLL_S = 0.05

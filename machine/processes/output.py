@@ -12,8 +12,7 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn
 import click
 
 from machine.processes.signals import Interrupted
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
     from machine.processes.line_console import LineConsole

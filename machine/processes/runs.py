@@ -17,8 +17,8 @@ from typing import Any
 import psutil
 
 from machine.processes.descendants import is_alive
+from rundir.files.json_object import json_object
 from rundir.paths import RunDir, runs_folder
-from rundir.status import read_status
 
 _MARK = b"AIRLOCK_RUN_DIR="
 _PROC = Path("/proc")
@@ -102,10 +102,7 @@ def _run_with(run: RunDir, processes: list[psutil.Process]) -> RunProcesses:
 
 def status_of(run: RunDir) -> dict[str, Any]:
     """Return the status of `run`; empty if there is none that can be read."""
-    try:
-        return read_status(run)
-    except (OSError, ValueError):
-        return {}
+    return json_object(run.status)
 
 
 def phase_of(run: RunDir) -> str:

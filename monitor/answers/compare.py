@@ -36,7 +36,8 @@ def compare(
     wanted = [
         (name, pair)
         for name, pair in zip(changes, pairs, strict=True)
-        if (not change or name == change) and _has(pair, search.casefold())
+        if (not change or name == change)
+        and (not search or any(example.has(search.casefold()) for example in pair))
     ]
     return {
         "dataset": dataset,
@@ -73,11 +74,6 @@ def change_of(before: Example, after: Example) -> str:
     if after.is_right:
         return "still_right" if before.is_right else "newly_right"
     return "regressed" if before.is_right else "never_right"
-
-
-def _has(pair: tuple[Example, Example], text: str) -> bool:
-    parts = (part for example in pair for part in (example.input, example.expected, example.output))
-    return not text or any(text in part.casefold() for part in parts)
 
 
 def _summary(run: RunDir, snapshot: Snapshot) -> dict[str, Any]:

@@ -106,7 +106,9 @@ def examples(
     rows = [row for row in rows if not filter or filter in row[1]]
     ends = [_by_number(run, dataset, whole[i].step) for i in ((0, last) if last else (0,))]
     if search:
-        rows = [row for row in rows if _has(ends, row[0].example_id, search.casefold())]
+        text = search.casefold()
+        having = {number for end in ends for number, example in end.items() if example.has(text)}
+        rows = [row for row in rows if row[0].example_id in having]
     shown = rows[offset : offset + limit]
     return {
         "dataset": dataset,
@@ -121,13 +123,6 @@ def examples(
 def _by_number(run: RunDir, dataset: str, step: int) -> dict[int, Example]:
     examples = read_snapshot(run, dataset, step).examples
     return {example.example_id: example for example in examples}
-
-
-def _has(ends: Sequence[dict[int, Example]], number: int, text: str) -> bool:
-    rows = [end[number] for end in ends if number in end]
-    return any(
-        text in part.casefold() for row in rows for part in (row.input, row.expected, row.output)
-    )
 
 
 def _row(timeline: Timeline, kinds: list[Filter], last: dict[int, Example]) -> dict[str, Any]:

@@ -38,6 +38,10 @@ class Example:
     loss: float | None  # of the expected answer; may be NaN
     length: int  # characters of the answer
 
+    def has(self, text: str) -> bool:
+        """Return whether the prompt or an answer has `text`, which is casefolded."""
+        return any(text in part.casefold() for part in (self.input, self.expected, self.output))
+
     def row(self) -> dict[str, Any]:
         """Return the answer and what it was worth, as JSON can hold it."""
         return {

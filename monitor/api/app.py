@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import difflib
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 from anyio.to_thread import current_default_thread_limiter
@@ -14,7 +15,6 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 
 from monitor.answers.answer_routes import router as answer_router
-from monitor.api.near import nearest
 from monitor.api.request_guard import HEADERS, Guard
 from monitor.api.run_routes import router as run_router
 from monitor.api.server_settings import ServerSettings
@@ -27,6 +27,7 @@ from monitor.pages.page_routes import router as page_router
 from monitor.runs.run_list import Runs
 
 _NUM_THREADS = 4  # that read files at once: each may hold some MiB
+_NEAR = 0.75  # likeness of two words, 0 to 1
 
 
 class ErrorBody(BaseModel):
@@ -122,3 +123,39 @@ async def _answer_fault(_request: Request, error: Exception) -> Json:
     text = f"a fault of the server: {type(error).__name__}"
     hint = "its own output has the traceback; please report it"
     return error_answer(ApiError(text, hint, headers=HEADERS))
+
+
+def nearest(path: str, known: Iterable[str]) -> str:
+    """Return the path meant by `path`, its own words filled in; "" if none is near.
+
+    `known` are paths of routes: /api/evolution/{dataset}/snapshot/{step}.
+    """
+    words = [part for part in path.split("/") if part]
+    best, best_score = "", 0.0
+    for known_path in known:
+        parts = [part for part in known_path.split("/") if part]
+        if len(parts) == len(words) and known_path != path:
+            near, score = _filled_in(words, parts)
+            if score > best_score:
+                best, best_score = near, score
+    return best
+
+
+def _filled_in(words: list[str], parts: list[str]) -> tuple[str, float]:
+    """Fill in a route if each of its fixed words is there or nearly there, wherever it stands."""
+    rest, total = list(words), 0.0
+    for part in parts:
+        if not part.startswith("{"):
+            likeness, word = max((_likeness(word, part), word) for word in rest)
+            if likeness < _NEAR:
+                return "", 0.0
+            rest.remove(word)
+            total += likeness
+    names = iter(rest)
+    filled = [next(names) if part.startswith("{") else part for part in parts]
+    in_place = sum(a == b for a, b in zip(words, filled, strict=True))
+    return "/" + "/".join(filled), (total + in_place) / len(parts)
+
+
+def _likeness(word: str, part: str) -> float:
+    return difflib.SequenceMatcher(None, word.lower()[:80], part).ratio()

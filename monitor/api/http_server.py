@@ -17,8 +17,7 @@ import uvicorn
 from monitor.api.app import create_app
 from monitor.api.server_settings import ServerSettings
 from monitor.metrics.hub import Hub
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 
 _NUM_PORTS = 20  # that are tried where none was named
 _MOST_FILES = 65_536

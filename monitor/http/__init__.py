@@ -1,4 +1,4 @@
-"""What all endpoints of the API share: the form of answers and of errors, and of parameters.
+"""What all endpoints of the API share: the form of answers and of errors.
 
 Runs in the server.
 """

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from monitor.metrics.background import Background
 from monitor.metrics.indexer import Progress, advance, progress_of
 from monitor.metrics.metrics_query import MetricsQuestion, answer
 from monitor.metrics.places import Places, remove
 from monitor.metrics.store import BrokenError, BusyError, IndexState, Store
-from rundir.paths import RunDir
+from rundir.paths import ROOT, RunDir
 
 _LOG = logging.getLogger(__name__)
 _PIECE_BYTES = 256 << 10  # indexed at once while someone waits for the answer
@@ -22,6 +24,8 @@ _BEHIND_BYTES = 1 << 20  # more is left to the background
 _PATIENCE_S = 0.3  # spent on indexing before an answer, at most
 _RETRY_S = 60.0  # a place that took no index is tried again after that
 _TIDY_S = 3600.0
+_INTEREST_S = 5.0  # after which a run that nobody has asked for makes room for another
+_RESTART_S = 30.0  # after a process that could not be started, or could do nothing
 
 
 @dataclass(slots=True)
@@ -122,3 +126,57 @@ class Index:
         if self._background is not None:
             self._background.close()
         self._places.close()
+
+
+class Background:
+    """Has at most one process, for one run; what it has indexed stays when it is ended."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._run: RunDir | None = None
+        self._asked_mono = 0.0
+        self._failed_mono = -_RESTART_S
+        self._lock = threading.Lock()
+
+    def index(self, run: RunDir, index: Path) -> bool:
+        """Have the run indexed, now or after another; return whether that is being done."""
+        with self._lock:
+            now = time.monotonic()
+            if self._process is not None and self._process.poll() is None:
+                if run == self._run:
+                    self._asked_mono = now
+                if now - self._asked_mono < _INTEREST_S:
+                    return True
+            elif self._process is not None and self._process.returncode:
+                self._failed_mono = now
+            self._close()
+            if now - self._failed_mono < _RESTART_S:
+                return False
+            self._start(run, index)
+            self._asked_mono = now
+            return self._process is not None
+
+    def _start(self, run: RunDir, index: Path) -> None:
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "monitor.metrics", str(run.path), str(index)],
+                stdin=subprocess.PIPE,  # which ends with the server
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                env=os.environ | {"PYTHONPATH": str(ROOT)},
+            )
+        except OSError:  # as many processes as there may be
+            self._failed_mono = time.monotonic()
+        self._run = run
+
+    def _close(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+    def close(self) -> None:
+        """End the process."""
+        with self._lock:
+            self._close()

@@ -11,8 +11,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from monitor.metrics.store import VERSION, Store
+from rundir.atomic import new_scratch
 from rundir.paths import RunDir, cache_folder
-from rundir.scratch import new_scratch
 
 _MOST_BYTES = 8 << 30  # of all indexes in the cache
 _MOST_BYTES_IN_MEMORY = 64 << 20  # of all indexes there: ranks need it, too

@@ -10,8 +10,7 @@ import click
 from monitor.http.api_errors import ApiError
 from monitor.runs.run_list import Runs
 from rundir.atomic import write_text
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.paths import RunDir, runs_folder
 
 

@@ -1,14 +1,18 @@
-"""The run that a request names, in its path or in its query."""
+"""What requests name: a run, in the path or the query, and how much of what there is."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
 from fastapi import Depends, Query
+from pydantic import BaseModel
 from starlette.requests import Request
 
 from monitor.runs.run_list import Runs
 from rundir.paths import RunDir
+
+Limit = Annotated[int, Query(ge=1, le=1000, description="at most so many")]
+Offset = Annotated[int, Query(ge=0, le=10**9, description="so many are left out")]
 
 
 async def _runs(request: Request) -> Runs:
@@ -31,3 +35,18 @@ def _run_of_query(
 
 RunInPath = Annotated[RunDir, Depends(_run_of_path)]
 RunInQuery = Annotated[RunDir, Depends(_run_of_query)]
+
+
+class Onward(BaseModel):
+    """Where to go on in what grows."""
+
+    after: Annotated[str, Query(description="the cursor of the answer before")] = ""
+    limit: Limit = 1000
+    last: Annotated[
+        int,
+        Query(
+            ge=0,
+            le=1000,
+            description="the last so many instead of the first; the cursor goes on from there",
+        ),
+    ] = 0

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 
 from monitor.http.api_errors import NotFoundError
 from monitor.runs.inside import json_inside, text_inside
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode
 from rundir.owner import is_owned
 from rundir.paths import RunDir
 

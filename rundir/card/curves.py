@@ -1,11 +1,12 @@
-"""The curves of a run as a small SVG: training loss and held-out loss by step."""
+"""The figures of a run in the card of its model: the curves of its losses, and its named sets."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rundir.events import Event
+from rundir.units import loss_text
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _MARGIN = 640, 280, 56, 32, 16
 _MOST_POINTS = 400
@@ -15,7 +16,7 @@ Point = tuple[float, float]
 
 
 def curves_svg(events: Sequence[Event]) -> str:
-    """Return the picture; "" if no loss was measured at two steps."""
+    """Return the losses by step as a small SVG; "" if no loss was measured at two steps."""
     curves = [(label, color, _points(events, name)) for name, label, color in _LINES]
     every = [point for _, _, points in curves for point in points]
     steps, losses = {step for step, _ in every}, [loss for _, loss in every]
@@ -60,3 +61,20 @@ def _points(events: Sequence[Event], name: str) -> list[Point]:
         return points
     last = len(points) - 1
     return [points[i * last // (_MOST_POINTS - 1)] for i in range(_MOST_POINTS)]
+
+
+def named_sets(events: Sequence[Event]) -> Iterator[str]:
+    """Yield a table of what each named set measured first and last; nothing without any."""
+    events_by_set: dict[str, list[Event]] = {}
+    for event in events:
+        if (event["kind"], event["name"]) == ("metric", "eval.set"):
+            events_by_set.setdefault(event["set"], []).append(event)
+    if not events_by_set:
+        return
+    yield from ("", "## Named sets", "")
+    yield from ("| set | step | loss | exact match | samples |", "|---|---|---|---|---|")
+    for name, measured in events_by_set.items():
+        for event in {each["step"]: each for each in (measured[0], measured[-1])}.values():
+            match = "" if event["exact_match"] is None else f"{event['exact_match']:.1%}"
+            shown = loss_text(event["loss"])
+            yield f"| {name} | {event['step']} | {shown} | {match} | {event['num_samples']:,} |"

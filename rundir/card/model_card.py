@@ -12,13 +12,12 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from rundir.card.curves import curves_svg
-from rundir.card.made_with import read_made_with
-from rundir.card.named_sets import named_sets
+from rundir.card.curves import curves_svg, named_sets
 from rundir.config import RunConfig
 from rundir.config_file import read_config
 from rundir.data_paths import data_paths
 from rundir.events import Event, read_events
+from rundir.files.json_object import json_object
 from rundir.paths import RunDir
 from rundir.prepared import PreparedData, read_prepared
 from rundir.units import loss_text
@@ -213,7 +212,7 @@ def _settings(config: RunConfig) -> Iterator[str]:
 
 
 def _made_with(run: RunDir, events: list[Event]) -> Iterator[str]:
-    made = read_made_with(run)
+    made = json_object(run.made_with)
     yield from ("", "## Made with", "")
     yield f"- Airlock at commit {made.get('commit') or 'unknown'}"
     versions = made.get("versions", {})
@@ -227,7 +226,7 @@ def _num_ranks(events: list[Event]) -> int:
 
 
 def _again(run: RunDir, config: RunConfig, num_ranks: int) -> Iterator[str]:
-    commit = str(read_made_with(run).get("commit") or "").partition("-")[0]
+    commit = str(json_object(run.made_with).get("commit") or "").partition("-")[0]
     checkout = f"git checkout {commit}   # in a clone of Airlock\n" if commit else ""
     yield from ("", "## To do it again", "", "Where the run folder is:", "")
     ranks = f"--num-gpus {num_ranks}"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from rundir.config import RunConfig, ScriptConfig
 from rundir.config_file import config_text
+from rundir.errors import ExitCode
 from rundir.events import EventWriter
-from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir, create_run
 from rundir.status import RankStatus, Status, write_status
 from tests.state import story

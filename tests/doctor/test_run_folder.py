@@ -12,8 +12,8 @@ import pytest
 
 from doctor.runs.run_folder import find_folder, of_run, read_state
 from launch.run.supervise.ask_doctor import advice, examined
+from rundir.errors import ExitCode
 from rundir.events import read_events
-from rundir.exit_codes import ExitCode
 from rundir.paths import shown
 from tests.conftest import ROOT
 from tests.doctor.run_folders import MEMORY, TRAIN, Story

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rundir.checkpoints import complete_checkpoints, step_of
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode
 from tests.integration.test_exact_resume import curve, kill_at, trained
 from tests.running import (
     ENDLESS,

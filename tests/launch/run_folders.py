@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from launch.config.resolve import resolve
-from rundir.card.made_with import write_made_with
 from rundir.config_file import config_text
 from rundir.events import EventWriter
 from rundir.paths import ROOT, RunDir
 from rundir.prepared import Prepared, PreparedData, write_prepared
+from rundir.versions import write_made_with
 
 CHOICE: dict[str, Any] = {
     "step": 2,

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rundir.atomic import new_folder, write_text
+from rundir.atomic import new_folder, require_space, write_text
 from rundir.events import EventWriter, read_events
-from rundir.files.space import require_space
 
 
 class SmallDisk:

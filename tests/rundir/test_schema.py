@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rundir.config import SECTIONS, EvaluationConfig
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode
 from rundir.paths import PACKAGES
 from rundir.schema import EVENTS, PHASES, RANK_PHASES, spec_of
 

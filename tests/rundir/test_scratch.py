@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from rundir.scratch import scratch
+from rundir.atomic import scratch
 from tests.conftest import ROOT
 
 _KILLED = """
 import os, signal
-from rundir.scratch import scratch
+from rundir.atomic import scratch
 with scratch("test") as folder:
     (folder / "file").touch()
     os.kill(os.getpid(), signal.SIGKILL)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from rundir.errors import ExitCode
 from rundir.events import Event, EventWriter, read_events
-from rundir.exit_codes import ExitCode
 from state.run_state import RunState, new_state
 
 REAL, GONE = "CUDA out of memory", "[gloo/pair.cc:534] Connection closed by peer [127.0.0.1]:1"

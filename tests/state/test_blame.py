@@ -6,7 +6,7 @@ import pytest
 
 from launch.run.supervise.report import exit_code, others_of
 from machine.processes.signals import Signals
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode
 from tests.state.story import GONE, REAL, Story, root
 
 

@@ -15,8 +15,8 @@ from launch.run.supervise.incident_text import verdict_text
 from launch.run.supervise.report import report
 from machine.gpus.devices import Gpu
 from machine.gpus.gpu_samples import GpuSample, GpuSampler, Silence
+from rundir.errors import ExitCode
 from rundir.events import Event, EventWriter
-from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
 from state.follow import Follower
 from state.run_state import new_state

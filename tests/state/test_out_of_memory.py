@@ -10,7 +10,7 @@ from rich.console import Console
 
 from launch.run.supervise.report import exit_code, report
 from machine.processes.signals import Signals
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode
 from rundir.paths import RunDir
 from rundir.schema import RANK_PHASES
 from rundir.units import MIB

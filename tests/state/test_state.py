@@ -12,7 +12,7 @@ from rich.console import Console
 from launch.run.supervise.event_lines import plain_line
 from launch.run.supervise.report import exit_code, report
 from machine.processes.signals import Signals
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode
 from rundir.paths import RunDir
 from tests.state.story import GONE, PLAN, REAL, Story, root
 

@@ -14,7 +14,7 @@ import pytest
 from launch.commands import run as run_command
 from launch.config.resolve import resolve
 from rundir.config_file import config_text
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode
 from rundir.paths import RunDir
 from state.blame import Blame, Failure
 from state.run_state import RunState, new_state

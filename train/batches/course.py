@@ -18,8 +18,7 @@ from typing import Any, Protocol, TypeVar
 from rundir.checkpoints import step_of
 from rundir.config import RunConfig
 from rundir.config_file import read_config
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.paths import RunDir
 
 

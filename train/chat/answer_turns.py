@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from train.chat.chat_template import ChatTemplate, NotWrittenError, Written
 from train.chat.messages import Message, reasoning_of
 from train.chat.rendered import AnswerTurn, Part

@@ -10,8 +10,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from train.chat.messages import Message, with_all_names
 
 _MARKS = re.compile(r"\{%-?\s*generation\b")

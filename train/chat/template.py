@@ -8,8 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from train.chat.answer_turns import OWN_TEMPLATE, THOUGHT_END, turn_of, unwritable
 from train.chat.chat_template import CALLS, ChatTemplate, NotWrittenError
 from train.chat.long_chats import FEWEST_ANSWERS, rendered_at_once

@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 
 _RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
 _WITH_TOOLS = "tool_use"  # the name of a second template, for conversations with tools

@@ -12,8 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 
 # Encoders whose class for causal models is causal only with is_decoder: true.
 _ENCODERS = (

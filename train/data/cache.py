@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from rundir.atomic import new_folder, remove_abandoned
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.paths import cache_folder
 from rundir.seal import is_sealed, seal, use_sealed
 from train.chat.bad_row import BadRowError

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from train.chat.bad_row import BadRowError, missing_column, names_of
 from train.chat.cell_values import decoded, truth_of
 from train.chat.column_names import (

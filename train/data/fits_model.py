@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rundir.config import TrainConfig
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from train.chat.template_files import special_tokens
 from train.files.served import line_about
 

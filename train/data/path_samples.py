@@ -11,8 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.paths import RunDir
 from rundir.prepared import PreparedData
 from rundir.units import num_text

@@ -10,8 +10,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from train.data.formats.file_lines import BYTE_ORDER_MARK, LONGEST_ROW_BYTES
 from train.data.formats.json_rows import JSONL
 from train.data.formats.known import FORMATS, NEEDED, ending_of, format_named, format_of

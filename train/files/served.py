@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from rundir.atomic import write_text
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.paths import ROOT, cache_folder
 from train.files.ask_class import WITH_TORCH, ask, plain
 from train.files.content import digest_of

@@ -16,8 +16,7 @@ import torch
 from torch import nn
 
 from rundir.config import TrainConfig
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from train.model.hidden_packages import without_cuda_at_import
 from train.model.lora_targets import targets_of
 from train.model.multimodal import in_towers

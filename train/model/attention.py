@@ -15,8 +15,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers.utils.import_utils import is_flash_attn_2_available
 
 from rundir.config import RunConfig
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from train.model.multimodal import known_class
 from train.model.varlen import (
     MAX_HEAD_DIM,

@@ -13,8 +13,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 
 from rundir.config import ModelConfig, RunConfig, TrainConfig
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from train.model.adapters import add_adapters
 from train.model.attention import choose_attention, refused_attention
 from train.model.multimodal import class_for, freeze_towers, without_towers

@@ -12,11 +12,10 @@ from typing import Any
 import torch
 
 from ranks.group import Ranks
-from rundir.atomic import new_folder
+from rundir.atomic import new_folder, require_space
 from rundir.card.model_card import write_card
 from rundir.config import RunConfig
 from rundir.errors import UserError
-from rundir.files.space import require_space
 from rundir.paths import RunDir
 from rundir.prepared import read_prepared
 from train.data.fits_model import pad_token_id

@@ -11,8 +11,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from rundir.config import TrainConfig
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from train.model.multimodal import in_towers, names_in_towers
 
 # Model types whose kernels read these layers' weights directly, so peft refuses adapters on them.

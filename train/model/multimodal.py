@@ -20,8 +20,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 
 
 class LeftOut(nn.Module):

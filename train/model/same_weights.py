@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from ranks.group import Ranks
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from train.model.quantize import states_of
 
 _CHUNK_NUMEL = 1 << 22  # summed at once: 32 MiB as int64

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from peft.tuners.lora import LoraLayer
 
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 
 _MATRICES = ("lora_A", "lora_B", "lora_magnitude_vector")
 

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from ranks.group import Ranks
-from rundir.atomic import new_folder
+from rundir.atomic import new_folder, require_space
 from rundir.checkpoints import (
     MARKER,
     best_checkpoint,
@@ -27,7 +27,6 @@ from rundir.checkpoints import (
     remove_checkpoint,
 )
 from rundir.errors import UserError
-from rundir.files.space import require_space
 from train.update.bf16 import fitted
 from train.update.optimizer import with_own_states
 

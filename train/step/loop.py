@@ -23,8 +23,7 @@ from train.step.live_controls import STOP, Controls
 from train.step.mfu import model_flops
 from train.step.progress import StepProgress
 from train.stream.streamed_samples import StreamedSamples
-from train.update.buckets import fill_buckets
-from train.update.gradient_norm import clip_gradients
+from train.update.gradients import clip_gradients, fill_buckets
 from train.update.optimizer import learning_rate, make_optimizer
 
 Result = Literal["done", "stopped"]

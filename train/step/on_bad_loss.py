@@ -16,14 +16,13 @@ import torch
 
 from ranks.group import Ranks
 from rundir.config import TrainConfig
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.paths import RunDir, shown
 from train.batches.batch import Work
 from train.batches.course import Course
 from train.step.loss_watch import BadLoss, LossWatch
 from train.step.step_samples import Row, row_texts
-from train.update.gradient_norm import gradient_norm
+from train.update.gradients import gradient_norm
 
 MOST_ROLLBACKS = 3
 MOST_IN_A_ROW = 10  # steps skipped one after another: then it is not the data

@@ -12,8 +12,7 @@ import torch
 
 from ranks.group import Ranks
 from rundir.config import RunConfig
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from train.batches.batch import Batch, collate
 from train.data.dataset import Sample, prompted
 from train.model.adapters import coverage_line

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 
 from rundir.config import RunConfig
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from train.batches.batch import collate, collate_rows
 from train.model.build import plain_model
 from train.model.varlen import VARLEN, masked, use_masks

@@ -9,8 +9,7 @@ from typing import Any, Literal
 import torch
 
 from rundir.config import Packing, RunConfig
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from train.batches.batch import collate, collate_rows
 from train.data.architecture import why_not_apart
 from train.data.dataset import Sample

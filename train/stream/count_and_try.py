@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.paths import RunDir
 from rundir.prepared import PreparedData
 from train.data.cache import Tools, columns_of_first, end_token_id_of, remarks

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from train.data.formats.format import Cursor, Numbered
 from train.data.formats.known import format_of
 from train.data.formats.source import Source, naming_damage

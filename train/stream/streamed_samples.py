@@ -19,9 +19,8 @@ from typing import Generic, TypeVar
 from ranks.group import Ranks
 from rundir.config import RunConfig
 from rundir.data_paths import name_of
-from rundir.errors import UserError
+from rundir.errors import ExitCode, UserError
 from rundir.events import EventWriter
-from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
 from rundir.prepared import Prepared
 from train.batches.course import Course

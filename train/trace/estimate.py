@@ -21,8 +21,7 @@ from transformers.utils import logging
 
 from rundir.config import RunConfig
 from rundir.config_file import read_config
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.footprint import Footprint, write_footprints
 from train.model.build import add_method, load_architecture, new_model, num_weights
 from train.model.new_tokens import grow

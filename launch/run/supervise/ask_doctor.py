@@ -10,7 +10,7 @@ import textwrap
 from doctor.logs.verdict import Verdict
 from doctor.runs.hang_verdict import of_hang
 from doctor.runs.run_folder import of_failed
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode
 from rundir.paths import RunDir
 from state.hang import Hang
 from state.hang_evidence import collect

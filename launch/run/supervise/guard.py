@@ -24,9 +24,8 @@ from machine.memory.host_memory import Available, HostMemory
 from machine.memory.limits import guard_threshold_bytes
 from machine.processes.descendants import OwnProcesses, is_alive, kill
 from rundir.config import LimitsConfig
-from rundir.errors import UserError
+from rundir.errors import ExitCode, UserError
 from rundir.events import Event, EventWriter
-from rundir.exit_codes import ExitCode
 from rundir.units import GIB, MIB
 from state.memory_owners import MemoryOwner, fastest, largest, memory_owners
 from state.out_of_memory import by_guard, by_kernel

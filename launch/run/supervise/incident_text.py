@@ -12,14 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from doctor.logs.verdict import Verdict
-from machine.versions import version_of
+from rundir.errors import ExitCode
 from rundir.events import COMMON, Event, parse_line
-from rundir.exit_codes import ExitCode
 from rundir.files.growing import GrowingFile
 from rundir.masking import Mask
 from rundir.paths import RunDir
 from rundir.pulse import read_pulse
 from rundir.units import MIB, clock_text
+from rundir.versions import version_of
 from state.run_state import RunState
 
 _NUM_LOG_LINES, _NUM_STACK_LINES = 40, 60

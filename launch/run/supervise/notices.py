@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from rundir.errors import ExitCode
 from rundir.events import Event
-from rundir.exit_codes import ExitCode
 from rundir.masking import Mask
 from rundir.paths import RunDir
 from state.run_state import RunState

@@ -25,8 +25,8 @@ from launch.run.supervise.notices import (
 )
 from machine.processes.descendants import OwnProcesses
 from machine.processes.signals import Signals
+from rundir.errors import ExitCode
 from rundir.events import Event
-from rundir.exit_codes import ExitCode
 from rundir.masking import mask_of
 from rundir.paths import RunDir
 from state.run_state import RunState

@@ -24,9 +24,8 @@ from machine.processes.descendants import OwnProcesses
 from machine.processes.line_console import keep_in
 from machine.processes.signals import Interrupted, Signals
 from rundir.checkpoints import remove_half_written
-from rundir.errors import UserError
+from rundir.errors import ExitCode, UserError
 from rundir.events import Event, EventWriter
-from rundir.exit_codes import ExitCode
 from rundir.paths import shown
 from state.follow import Follower
 from state.run_state import new_state

@@ -10,7 +10,7 @@ from rich.console import Console
 from launch.run.supervise.summary import summary_lines
 from machine.processes.signals import Signals
 from machine.typed import typed_run
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode
 from rundir.files.growing import GrowingFile
 from rundir.paths import RunDir, shown
 from state import out_of_memory

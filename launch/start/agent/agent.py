@@ -17,9 +17,8 @@ from launch.start.agent import elastic_compat as torch_compat
 from launch.start.agent.warm_start import WarmStart, ZygoteLostError, signal_name
 from launch.start.rank.rank import main_of_fork
 from rundir.config_file import read_config
-from rundir.errors import UserError
+from rundir.errors import ExitCode, UserError
 from rundir.events import EventWriter
-from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
 
 _ZYGOTE_LOST = 255  # multiprocessing's exit code for a fork whose forkserver is gone

@@ -11,8 +11,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from machine.mounts import filesystem_of, is_network
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 
 _PROBE_TIMEOUT_S = 20.0
 

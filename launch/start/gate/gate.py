@@ -27,8 +27,7 @@ from launch.start.gate.memory_profile import MemoryProfile, MemoryProfiler, Prof
 from launch.start.gate.turns import Turn, lock_file, try_lock
 from machine.cores.cores import usable_cores
 from machine.memory.host_memory import HostMemory
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.units import GIB, MIB
 
 Admit = Literal["auto", "serial", "open"]

@@ -15,9 +15,8 @@ from machine.cores.binding import Bound
 from machine.memory.limits import is_out_of_memory, note_address_space
 from machine.memory.process_memory import measure
 from machine.processes.stacks import answer_in
-from rundir.errors import UserError
+from rundir.errors import ExitCode, UserError
 from rundir.events import EventWriter
-from rundir.exit_codes import ExitCode
 
 
 class Reporter:

@@ -15,8 +15,7 @@ from launch.config.profiles import load_profile
 from launch.config.resolve import resolve
 from launch.config.setting_values import env_names
 from rundir.config import SECTIONS, RunConfig
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.paths import ROOT
 from rundir.starts import start_of
 

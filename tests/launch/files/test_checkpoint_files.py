@@ -22,8 +22,7 @@ from safetensors.torch import save_file
 from launch.files.checkpoint_files import Checkpoint, read_checkpoint
 from launch.files.weight_file import read_pickle
 from rundir.config import RunConfig
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from tests.train.step.test_loop import configured
 from train.model.make_checkpoint import make_checkpoint
 

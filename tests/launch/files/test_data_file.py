@@ -16,8 +16,7 @@ import pytest
 from launch.config.resolve import resolve
 from launch.files.data_file import check_data
 from rundir.config import DataConfig, RunConfig
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 
 ROW = json.dumps({"prompt": "a", "response": "b"})
 ROWS = [{"prompt": f"größe {i}", "response": f"b\n{i}"} for i in range(3)]

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from launch.files.fetch_data import as_they_are, converted, parse
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from tests.hub_server import Hub, Model, serving
 from tests.launch.files.conftest import start_child
 from tests.running import finish, output_of

@@ -21,8 +21,7 @@ from machine.gpus.devices import (
     visible_gpus,
 )
 from rundir.config import RunConfig
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from tests import fake_nvml
 from tests.running import python
 

@@ -20,8 +20,7 @@ from machine.memory.address_probe import LimitTrial, probe
 from machine.memory.address_space import predict
 from machine.memory.host_memory import Available, HostMemory, machine_memory_bytes
 from rundir.config import LimitsConfig
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.units import GIB
 from tests import fake_cuda
 from tests.conftest import ROOT

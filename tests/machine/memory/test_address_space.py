@@ -17,8 +17,7 @@ from machine.memory.address_space import Prediction, mapped_files, predict
 from machine.memory.host_memory import HostMemory
 from machine.memory.limits import RLIMIT_VARIABLE, apply_limits, check_limits, is_out_of_memory
 from rundir.config import LimitsConfig
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.prepared import Prepared, PreparedData
 from rundir.units import GIB, MIB
 from tests.running import python

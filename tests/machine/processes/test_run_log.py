@@ -12,8 +12,7 @@ from machine.processes import children
 from machine.processes.line_console import LineConsole
 from machine.processes.run_log import RunLog, plain
 from machine.processes.signals import Signals
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.paths import RunDir
 from tests.conftest import ROOT
 from tests.forked import run_module

@@ -11,8 +11,7 @@ import pytest
 
 from inbox.daemon_lock import held
 from inbox.layout import Layout
-from monitor.api.app import create_app, paths_of
-from monitor.api.near import nearest
+from monitor.api.app import create_app, nearest, paths_of
 from monitor.api.server_settings import ServerSettings
 from monitor.http.json_answer import Json
 from rundir.masking import MASK

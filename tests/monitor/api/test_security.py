@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from monitor.api.request_guard import MOST_BODY_BYTES, MOST_URL_BYTES
-from monitor.api.token import token_of
+from monitor.api.server_settings import token_of
 from rundir.owner import take
 from rundir.paths import RunDir
 from tests.monitor.answers.made import client

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from rundir.card.curves import curves_svg
+from rundir.card.curves import curves_svg, named_sets
 from rundir.card.model_card import CARD, CURVES, write_card
-from rundir.card.named_sets import named_sets
 from rundir.config_file import read_config
 from rundir.events import Event, read_events
 from tests.launch.run_folders import trained_run

@@ -14,8 +14,7 @@ import pytest
 from rundir.checkpoints import checkpoint_name
 from rundir.config import RunConfig
 from rundir.config_file import config_text
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.prepared import PreparedPart
 from tests.train.data.test_data import arrow_file
 from tests.train.stream.test_stream_order import epoch_of, table_of

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from train.chat.messages import ChatExample
 from train.chat.rendered import Rendered
 from train.chat.template import Template

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from tests.train.data.test_prepare_data import saved_tokenizer
 from train.data.fits_model import check_tokenizer
 

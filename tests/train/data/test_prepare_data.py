@@ -15,9 +15,8 @@ from tokenizers.processors import TemplateProcessing
 
 from rundir.config import RunConfig
 from rundir.config_file import config_text
-from rundir.errors import UserError
+from rundir.errors import ExitCode, UserError
 from rundir.events import read_events
-from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir, create_run
 from rundir.prepared import PreparedData, read_prepared
 from tests.forked import run_module

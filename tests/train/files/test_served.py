@@ -12,8 +12,7 @@ import pytest
 from tokenizers import decoders
 
 from rundir.data_paths import DataPath
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from tests.model_tokenizers import MARKS, QWEN2_SPLIT, TEXTS, auto, ids, of_bytes, of_pieces, saved
 from train.data.cache import tokenizer_digest
 from train.data.dataset import SampleFile

@@ -13,8 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from benchmarks.architectures.small_models import VOCABULARY, enlarge, small_config
 from rundir.config import RunConfig, TrainConfig
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from train.batches.batch import Batch
 from train.data.fits_model import check_adapter, num_tokens
 from train.model.adapters import coverage_line, covered

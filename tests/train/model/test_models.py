@@ -12,8 +12,7 @@ from torch import nn
 from transformers import CONFIG_MAPPING
 
 from rundir.config import RunConfig, TrainConfig
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from tests.models import GPT2, NO_DROPOUT, SMALL
 from train.batches.batch import Batch, collate, collate_rows
 from train.data.dataset import Sample, prompted

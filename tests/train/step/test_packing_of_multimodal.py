@@ -9,8 +9,7 @@ import torch
 
 from benchmarks.architectures.small_models import enlarge
 from rundir.config import DataConfig, ModelConfig, RunConfig
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from tests.multimodal import small
 from tests.neighbours import difference
 from train.model.build import new_model

@@ -13,8 +13,7 @@ import pytest
 from launch.files.data_file import check_data
 from rundir.config import RunConfig
 from rundir.config_file import config_text
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.paths import RunDir, create_run
 from rundir.prepared import read_prepared
 from tests.train.data.test_prepare_data import (

@@ -16,9 +16,8 @@ import torch
 
 from ranks.group import Alone
 from rundir.config import RunConfig
-from rundir.errors import UserError
+from rundir.errors import ExitCode, UserError
 from rundir.events import EventWriter
-from rundir.exit_codes import ExitCode
 from tests.model_tokenizers import auto, ids
 from tests.train.step.test_loop import BATCH, configured
 from tests.train.stream.test_stream import new_run, open_stream, row, streamed

@@ -12,8 +12,7 @@ import pytest
 
 from rundir.config import RunConfig
 from rundir.config_file import config_text
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 from rundir.footprint import read_footprints
 from tests.conftest import ROOT
 from tests.forked import run_module

@@ -19,7 +19,7 @@ from tests.models import QWEN3
 from train.model.build import new_model
 from train.step.selftest import try_step
 from train.trace.step_trace import _reduced
-from train.update.buckets import bucket_cap_mib
+from train.update.gradients import bucket_cap_mib
 from train.worker import wrap
 
 
@@ -93,6 +93,6 @@ def test_gigabytes_of_gradients_are_sent_in_larger_buckets() -> None:
 
 
 def test_ddp_is_given_these_buckets(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("train.update.buckets._MANY_GRADIENT_BYTES", 1)
+    monkeypatch.setattr("train.update.gradients._MANY_GRADIENT_BYTES", 1)
     wrapped: Any = wrap(small_model(), ranks, init_sync=False)
     assert wrapped.bucket_bytes_cap == 152 * MIB

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from train.update.gradient_norm import clip_gradients
+from train.update.gradients import clip_gradients
 
 
 def weights_with_gradients(dtype: torch.dtype) -> list[torch.Tensor]:

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode, UserError
 
 Compression = Literal["", "gzip", "zstd"]
 

@@ -20,7 +20,7 @@ from launch.run.supervise.notices import NOTICES
 from launch.run.supervise.on_event import OnEvent
 from machine.processes.descendants import OwnProcesses, is_pid_alive
 from machine.processes.signals import Signals
-from rundir.exit_codes import ExitCode
+from rundir.errors import ExitCode
 from rundir.paths import RunDir
 from rundir.schema import spec_of
 from state.run_state import new_state

@@ -1,4 +1,4 @@
-"""made_with.json: the versions that a run was made with, and the commit of the clone."""
+"""Versions of installed libraries, and made_with.json: those that a run was made with."""
 
 from __future__ import annotations
 
@@ -7,31 +7,35 @@ import platform
 import subprocess
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
 
 from rundir.atomic import write_text
-from rundir.files.json_object import json_object
 from rundir.paths import ROOT, RunDir
 
-_LIBRARIES = ("torch", "transformers", "tokenizers", "peft", "bitsandbytes", "safetensors")
+# Memory measurements hold only for the same versions of these.
+_OF_MEASUREMENTS = ("torch", "transformers", "peft", "bitsandbytes", "flash_attn")
+_OF_CARDS = ("torch", "transformers", "tokenizers", "peft", "bitsandbytes", "safetensors")
 _GIT_TIMEOUT_S = 5.0
+
+
+def library_versions() -> list[str]:
+    """Return the versions of the libraries that load and train models; "none" if one is missing."""
+    return [version_of(name) or "none" for name in _OF_MEASUREMENTS]
+
+
+def version_of(name: str) -> str | None:
+    """Return the version of a package; None if it is not installed."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
 
 
 def write_made_with(run: RunDir) -> None:
     """Write made_with.json into the run folder. Raises OSError."""
     versions = {"python": platform.python_version()}
-    for name in _LIBRARIES:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            continue
+    versions |= {name: known for name in _OF_CARDS if (known := version_of(name)) is not None}
     made = {"commit": commit_of_clone(), "versions": versions}
     write_text(run.made_with, json.dumps(made, indent=1) + "\n")
-
-
-def read_made_with(run: RunDir) -> dict[str, Any]:
-    """Return what `write_made_with` wrote; nothing for a run of an earlier version."""
-    return json_object(run.made_with)
 
 
 @cache
