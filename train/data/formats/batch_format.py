@@ -1,12 +1,10 @@
-"""Parquet and Arrow: files of record batches, turned into rows where they are tokenised."""
+"""Formats whose files hold record batches, which are turned into rows where they are tokenised."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 from train.data.formats.format import (
@@ -20,8 +18,6 @@ from train.data.formats.format import (
     PieceRow,
 )
 from train.data.formats.source import Source
-
-_PIECE_ROWS = 512  # decoded together for a piece
 
 
 class Batches(NamedTuple):
@@ -99,69 +95,3 @@ class _BatchCursor:
     def close(self) -> None:
         self._batch, self._batches = None, iter(())  # so that what they map can be closed
         self._files.close()
-
-
-class Parquet(BatchFormat):
-    """Apache Parquet."""
-
-    name, title, endings, magics = "parquet", "Parquet", (".parquet",), (b"PAR1",)
-
-    def is_read_in_order(self, source: Source) -> bool:
-        return True
-
-    def groups(self, source: Source) -> Iterator[tuple[int, int]]:
-        import pyarrow.parquet as pq
-
-        with pq.ParquetFile(source.path) as file:
-            yield from _groups(file)
-
-    def batches(self, source: Source, files: ExitStack, start: int | None = None) -> Batches:
-        import pyarrow.parquet as pq
-
-        file = files.enter_context(pq.ParquetFile(source.path))
-        ends = [0, *accumulate(num_rows for num_rows, _ in _groups(file))]
-        total, num_rows = source.path.stat().st_size, max(1, ends[-1])
-        at, groups, batch_rows = 0, range(len(ends) - 1), _PIECE_ROWS
-        if start is None:
-            size = sum(num_bytes for _, num_bytes in _groups(file))
-            batch_rows = max(1, min(BLOCK_ROWS, BLOCK_BYTES * ends[-1] // max(1, size)))
-        else:
-            group = bisect_right(ends, start) - 1
-            at, groups = ends[group], groups[group : group + 1]
-        batches = file.iter_batches(batch_rows, row_groups=groups, use_threads=False)
-        return Batches(batches, at, lambda rows: total * rows // num_rows)
-
-
-def _groups(file: Any) -> Iterator[tuple[int, int]]:
-    """Yield the number of rows and of bytes of each row group."""
-    for number in range(file.metadata.num_row_groups):
-        group = file.metadata.row_group(number)
-        yield group.num_rows, group.total_byte_size
-
-
-class Arrow(BatchFormat):
-    """Arrow's own format, in memory as on disk; a stream begins otherwise than a file."""
-
-    name, title, endings = "arrow", "Arrow", (".arrow",)
-    magics = (b"ARROW1", b"\xff\xff\xff\xff")
-    is_mapped = True
-
-    def is_read_in_order(self, source: Source) -> bool:
-        return False
-
-    def groups(self, source: Source) -> Iterator[tuple[int, int]]:
-        with ExitStack() as files:
-            for batch in self.batches(source, files).batches:
-                yield batch.num_rows, batch.nbytes
-
-    def batches(self, source: Source, files: ExitStack, start: int | None = None) -> Batches:
-        import pyarrow as pa
-
-        mapped = files.enter_context(pa.memory_map(str(source.path)))
-        try:
-            file = pa.ipc.open_file(mapped)
-            batches = (file.get_batch(i) for i in range(file.num_record_batches))
-        except pa.ArrowInvalid:
-            mapped.seek(0)
-            batches = iter(pa.ipc.open_stream(mapped))
-        return Batches(batches, 0, lambda _: int(mapped.tell()))

@@ -10,12 +10,13 @@ from collections.abc import Generator
 from contextlib import closing
 from pathlib import PurePath
 
-from train.data.formats.batch_format import Arrow, Parquet
+from train.data.formats.arrow import Arrow
 from train.data.formats.format import Block, Format
 from train.data.formats.json_rows import JSON, JSONL
+from train.data.formats.parquet import Parquet
 from train.data.formats.source import COMPRESSIONS, Source, naming_damage
 from train.data.formats.table_text import Csv, Tsv
-from train.data.formats.text_format import TextLines
+from train.data.formats.text_lines import TextLines
 
 FORMATS: list[Format] = [JSONL, JSON, Csv(), Tsv(), Parquet(), Arrow(), TextLines()]
 _TITLES = ", ".join(form.title for form in FORMATS[:-1])

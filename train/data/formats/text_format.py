@@ -1,4 +1,4 @@
-"""Formats whose files are text, maybe compressed: rows are read in order, of plain text by line."""
+"""Formats whose files are text, maybe compressed: rows are read one after the other."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import islice
 from typing import Any, ClassVar
 
-from train.data.formats import file_lines
-from train.data.formats.file_lines import TOO_LONG, decoded, filled_lines
 from train.data.formats.format import (
     BLOCK_BYTES,
     BLOCK_ROWS,
@@ -132,14 +130,3 @@ class _TextCursor:
     def close(self) -> None:
         self._rows = None
         self._raw.close()
-
-
-class TextLines(TextFormat):
-    """A text a line."""
-
-    name, title, endings = "text", "text lines", (".txt",)
-
-    def rows(self, file: Any, source: Source, start: int = 0) -> Iterator[TextRow]:
-        for number, line in filled_lines(file, start):
-            text = decoded(line.rstrip(b"\r\n"))
-            yield number, TOO_LONG if len(line) > file_lines.LONGEST_ROW_BYTES else text, len(line)
