@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import resource
 import subprocess
 import sys
 from itertools import pairwise
@@ -69,15 +68,6 @@ def test_two_runs_at_once_share_the_gate_of_the_node(user: User) -> None:
     assert len(inside) == 6
     for one, other in pairwise(inside):
         assert one[1] <= other[0], (one, other)
-
-
-@pytest.mark.long
-def test_a_limit_on_address_space_is_set_in_every_rank_and_written_down(user: User) -> None:
-    user.output_of(*SHORT, env={"AIRLOCK_RLIMIT_AS_GIB": "24"})
-    limits = events_of(user.run(), "mark", "limits")
-    assert [event["rlimit_as_bytes"] for event in limits] == [24 * 2**30] * 2
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    assert {event["rlimit_nofile"] for event in limits} == {hard}
 
 
 @pytest.mark.long

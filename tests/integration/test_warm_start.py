@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import shlex
 import signal
 import subprocess
@@ -258,7 +259,7 @@ def test_cuda_in_the_zygote_is_seen_whoever_initialised_it(user: User, deed: str
 
 
 @pytest.mark.sample
-def test_a_cold_start_has_no_zygote_and_its_command_is_kept_with_variables_and_the_limit(
+def test_a_cold_start_has_no_zygote_and_its_command_is_kept_with_variables_and_the_limits(
     user: User,
 ) -> None:
     env = {"NUM_GPUS": "2", "AIRLOCK_LIMITS_RLIMIT_AS_GIB": "24", "AIRLOCK_SCRIPT": "./start.sh"}
@@ -266,12 +267,16 @@ def test_a_cold_start_has_no_zygote_and_its_command_is_kept_with_variables_and_t
     run = user.run()
     assert how_started(run) == ("cold", None)
     assert not run.event_file("zygote").exists()
+    limits = events_of(run, "mark", "limits")
+    assert [event["rlimit_as_bytes"] for event in limits] == [24 * 2**30] * 2
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert {event["rlimit_nofile"] for event in limits} == {hard}
     first, *_, line = run.command.read_text().splitlines()
     # It was typed where no ./start.sh lies, and has to work when it is pasted.
     typed = f"NUM_GPUS=2 AIRLOCK_LIMITS_RLIMIT_AS_GIB=24 {here('start.sh')} tiny --set "
     assert first.startswith(typed)
-    limits = [word for word in shlex.split(line) if word.startswith("AIRLOCK_RLIMIT_AS")]
-    assert len(limits) == 1, line
+    given = [word for word in shlex.split(line) if word.startswith("AIRLOCK_RLIMIT_AS")]
+    assert len(given) == 1, line
 
 
 @pytest.mark.long
