@@ -22,7 +22,7 @@ from train.data.path_samples import prepare_file
 from train.model.make_checkpoint import make_checkpoint
 
 
-def run_program(program: str, folder: Path, *words: str) -> Path:
+def run_program(program: str, folder: Path) -> Path:
     """Run a test file as the program that it also is, on `folder`, which is returned."""
     env = os.environ | {
         "PYTHONPATH": str(ROOT),
@@ -30,7 +30,7 @@ def run_program(program: str, folder: Path, *words: str) -> Path:
         "CUDA_VISIBLE_DEVICES": "",
         "AIRLOCK_CACHE_DIR": str(folder / "cache"),
     }
-    subprocess.run([sys.executable, "-P", program, str(folder), *words], env=env, check=True)
+    subprocess.run([sys.executable, "-P", program, str(folder)], env=env, check=True)
     return folder
 
 

@@ -13,6 +13,8 @@ from typing import Any, Literal
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from tokenizers.processors import TemplateProcessing
 
+from tests.model_tokenizers import QWEN2_SPLIT
+
 Kind = Literal["qwen", "llama", "gpt2", "mistral"]
 
 BOS, EOS, PAD = "<s>", "</s>", "<pad>"
@@ -45,11 +47,6 @@ _WORDS = [
         "Be brief.",
     ),
 ]
-# How Qwen's and Llama-3's tokenizers cut text before they merge letters.
-_CUTS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
 # What templates write to separate turns: names in angle or square brackets.
 _MARK = re.compile(r"<\|?[\w/|]+\|?>|<\uff5c[^<>]+>|\[/?[A-Z_]+\]")
 
@@ -112,7 +109,7 @@ def _trained(kind: Kind) -> str:
     else:
         parts.pre_tokenizer = pre_tokenizers.Sequence(
             [
-                pre_tokenizers.Split(Regex(_CUTS), behavior="isolated"),
+                pre_tokenizers.Split(Regex(QWEN2_SPLIT), behavior="isolated"),
                 pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
             ]
         )

@@ -27,8 +27,7 @@ pytestmark = [
     ),
 ]
 
-SHAPES = listed()
-ALL = [*SHAPES, *templates.of_marked_templates(), *templates.of_own_templates()]
+ALL = [*listed(), *templates.of_marked_templates(), *templates.of_own_templates()]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -79,10 +78,3 @@ def test_each_reason_is_in_the_documentation_and_is_needed() -> None:
     documented = re.findall(r"^\| ([^|]+) \|", section, re.M)
     named = {why for shape in ALL for why in shape.why.split(", ") if why}
     assert named == {*documented[1:]}  # below the header
-
-
-def test_there_are_forty_shapes_and_no_two_have_one_name() -> None:
-    assert len(SHAPES) >= 40
-    assert len({str(shape) for shape in ALL}) == len(ALL)
-    known = {*templates.MARKED, *templates.OWN}
-    assert known <= set(template_names()), "a template that TRL no longer has"

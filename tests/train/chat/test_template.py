@@ -7,16 +7,13 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from tokenizers import Tokenizer
 
 from rundir.errors import ExitCode, UserError
 from train.chat.messages import ChatExample
 from train.chat.rendered import Rendered
 from train.chat.template import Template
 from train.chat.template_files import options_of
-from train.data.encode import Encoder
 from train.model.make_checkpoint import CHAT_TEMPLATE, byte_tokenizer
 
 HERE = Path(__file__).parent
@@ -60,11 +57,6 @@ def test_a_template_is_rendered_as_transformers_renders_it(tmp_path: Path, templ
         whole = tokenizer.apply_chat_template(chat, tokenize=False)
         before = tokenizer.apply_chat_template([user], tokenize=False, add_generation_prompt=True)
         assert ours.render(prompt, response) == (before, whole.removeprefix(before))
-
-
-def test_a_model_without_a_template_gets_plain_text_and_its_end_mark(tmp_path: Path) -> None:
-    folder = folder_with(tmp_path, None)
-    assert Template(folder).render("2 + 5", "7") == ("2 + 5\n", "7<|end|>")
 
 
 def test_a_folder_without_any_settings_gets_plain_text(tmp_path: Path) -> None:
@@ -143,25 +135,6 @@ def test_marks_without_the_end_of_an_answer_are_not_followed_and_that_is_said(
     )
     assert samples(folder, ChatExample(CHAT[:2])) == ["<|user|>a<|assistant|>[[b<|end|>]]"]
     assert "without what ends it; loss is on 'answer<|end|>'" in Template(folder).note
-
-
-def test_marks_are_those_that_transformers_finds(tmp_path: Path) -> None:
-    from transformers import AutoTokenizer
-
-    folder = folder_with(tmp_path, MARKING)
-    load: Any = AutoTokenizer.from_pretrained
-    tokenizer = load(folder)
-    found = tokenizer.apply_chat_template(
-        CHAT, tokenize=True, return_dict=True, return_assistant_tokens_mask=True
-    )
-    (rendered,) = Template(folder).conversation(ChatExample(CHAT)).texts
-    encoder = Encoder(Tokenizer.from_file(str(folder / "tokenizer.json")))
-    ((sample,),) = encoder.samples([rendered])
-    mask = np.zeros(len(sample.ids), int)
-    for begin, end in zip(sample.ranges[::2], sample.ranges[1::2], strict=True):
-        mask[begin:end] = 1
-    assert sample.ids == found["input_ids"]
-    assert mask.tolist() == found["assistant_masks"]
 
 
 def test_answers_without_loss_are_written_all_the_same(tmp_path: Path) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 # Where transformers is loaded, a model's tokenizer is read here, and by no child that imports it.
 import transformers  # noqa: F401
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from tests.train.beside_trl.models import template, template_names
 from tests.train.chat.test_template import CHATML, MARKING, TEMPLATES
 from tests.train.chat_templates import written
 
@@ -56,13 +55,9 @@ _WORDS = (
 
 def templates() -> dict[str, str]:
     """Return chat templates by name: those of the tests, and the models' that TRL brings."""
-    spec = importlib.util.find_spec("trl")
-    assert spec is not None, "pip install -r requirements-dev.txt"
-    folder = Path(next(iter(spec.submodule_search_locations or ())), "chat_templates")
-    files = sorted(folder.glob("*.jinja"))
-    files = [one for one in files if not one.stem.endswith("_training")]
-    assert len(files) > 30
-    return _OWN | {file.stem: file.read_text(encoding="utf-8") for file in files}
+    names = [name for name in template_names() if not name.endswith("_training")]
+    assert len(names) > 30, "pip install -r requirements-dev.txt"
+    return _OWN | {name: template(name) for name in names}
 
 
 def marks() -> list[str]:

@@ -104,14 +104,6 @@ def test_reasoning_under_any_name_is_what_is_trained(
     assert "it is long" in found.partition("[[")[2]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_reasoning_without_a_place_is_refused(
-    name: str, template: Callable[[str], Template]
-) -> None:
-    with pytest.raises(UserError, match="leaves out the thoughts"):
-        texts(template(written.CHATML), [ASKED, ANSWER | {name: "it is long"}])
-
-
 def test_thoughts_under_two_names_are_the_same_or_refused(
     template: Callable[[str], Template],
 ) -> None:

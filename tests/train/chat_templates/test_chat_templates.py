@@ -131,21 +131,3 @@ def test_tokens_with_loss_are_those_that_an_independent_reading_marks(
             mask[begin:end] = True
         assert found.tolist() == ids
         assert mask.tolist() == has_loss
-
-
-@pytest.mark.usefixtures("cache")
-def test_a_system_prompt_that_a_template_refuses_is_a_bad_row(
-    tmp_path: Path, tokenizer: Tokenizer
-) -> None:
-    from rundir.errors import UserError
-
-    model = folder(tmp_path, tokenizer, written.GEMMA)
-    file = tmp_path / "chats.jsonl"
-    chat = [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": "2 + 5"},
-        {"role": "assistant", "content": "7"},
-    ]
-    file.write_text(json.dumps({"messages": chat}) + "\n", encoding="utf-8")
-    with pytest.raises(UserError, match="System role not supported"):
-        prepare_path(file, model, Recipe(max_seq_length=100))

@@ -12,7 +12,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pytest
 from jinja2 import UndefinedError
 from tokenizers import Tokenizer
 
@@ -185,10 +184,3 @@ def test_every_reason_of_the_table_is_explained() -> None:
     appendix = page.partition("## Appendix")[2]
     cells = set(re.findall(r"border merge|content in parts|the prompt opens a thought", appendix))
     assert all(f"**{one}**" in appendix for one in cells)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_tokenizer_of_each_kind_has_the_special_tokens(kind: str) -> None:
-    special = marks()
-    tokenizer = tokenizer_of(kind, special)
-    assert [tokenizer.token_to_id(one) for one in special] == list(range(len(special)))

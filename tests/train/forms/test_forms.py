@@ -78,13 +78,6 @@ def followed(do: str, path: Path) -> tuple[Path, dict[str, str]]:
     return path, settings
 
 
-def test_there_are_forms_of_ten_libraries_and_enough_of_them() -> None:
-    assert len(ALL) >= 80
-    assert len({form.of for form in ALL} - {"data sets", "files", "odd"}) >= 10
-    names = [str(form) for form in ALL]
-    assert len(set(names)) == len(names)
-
-
 @pytest.mark.usefixtures("cache")
 @pytest.mark.parametrize("form", ALL, ids=str)
 def test_it_is_trained_as_it_should_be_or_refused_with_advice_that_works(

@@ -24,7 +24,7 @@ from rundir.errors import UserError
 from rundir.events import EventWriter
 from rundir.paths import RunDir
 from rundir.prepared import Loading
-from tests.models import GPT2, LLAMA, MOE, QWEN3
+from tests.models import GPT2, MOE, QWEN3
 from tests.running import wait_for
 from tests.train.groups import new_run, prepared_data, run_program, start_ranks
 from tests.train.step.test_loop import configured, curve
@@ -47,28 +47,17 @@ class Case:
     saved_as: str = "float32"
     dtype: str = "float32"
     loads: tuple[str, ...] = ("mmap", "broadcast")
-    is_long: bool = True
 
 
 CASES = {
-    "qwen3 tied full": Case(
-        architecture=QWEN3, loads=("mmap", "broadcast", "random"), is_long=False
+    "qwen3 tied full": Case(architecture=QWEN3, loads=("mmap", "broadcast", "random")),
+    "qwen3 tied lora recomputed": Case(
+        architecture=QWEN3, method="lora", recompute=True, dtype="bfloat16"
     ),
-    "qwen3 tied lora": Case(architecture=QWEN3, method="lora"),
-    "llama lora recomputed": Case(
-        architecture=LLAMA, method="lora", recompute=True, dtype="bfloat16", is_long=False
-    ),
-    "qwen2 full recomputed upcast": Case(
-        architecture=LLAMA | {"model_type": "qwen2"}, recompute=True, saved_as="bfloat16"
-    ),
-    "gpt2 full": Case(architecture=GPT2, is_long=False),
-    "gpt2 lora": Case(architecture=GPT2, method="lora"),
-    "mixtral full": Case(architecture=MOE),
+    "gpt2 full": Case(architecture=GPT2, saved_as="bfloat16"),
+    "mixtral untied full": Case(architecture=MOE),
 }
-each_case = pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.long] * case.is_long) for name, case in CASES.items()],
-)
+each_case = pytest.mark.parametrize("name", CASES)
 
 
 def rank_program(run: RunDir, rank: int) -> None:
@@ -131,14 +120,12 @@ def case_config(folder: Path, case: Case) -> RunConfig:
     )
 
 
-def main(folder: Path, *, is_long: bool) -> None:
-    """Train such cases, loaded in each of their ways; and resume from a checkpoint half-way."""
+def main(folder: Path) -> None:
+    """Train each case, loaded in each of their ways; and resume from a checkpoint half-way."""
     rows = [
         {"prompt": f"{i} " + "ab" * (i % 7), "response": "xyz" * (i % 4 + 1)} for i in range(11)
     ]
     for name, case in CASES.items():
-        if case.is_long != is_long:
-            continue
         config = case_config(folder, case)
         as_saved = replace(config.model, dtype=case.saved_as)  # type: ignore[arg-type]
         plain = prepared_data(folder, replace(config, model=as_saved), rows, f"model {name}")
@@ -156,25 +143,9 @@ def main(folder: Path, *, is_long: bool) -> None:
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
-    """Return the folders in which long and other cases ran; each is made when first used."""
-
-    class Folders(dict[bool, Path]):
-        def __missing__(self, is_long: bool) -> Path:
-            self[is_long] = run_cases(tmp_path_factory.mktemp("loading"), is_long=is_long)
-            return self[is_long]
-
-    return Folders()
-
-
-@pytest.fixture
-def done(folders: dict[bool, Path], request: pytest.FixtureRequest) -> Path:
-    """Return the folder in which the case of this test has run."""
-    return folders[request.node.get_closest_marker("long") is not None]
-
-
-def run_cases(folder: Path, *, is_long: bool) -> Path:
-    return run_program(__file__, folder, "long" if is_long else "quick")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder in which the cases have run."""
+    return run_program(__file__, tmp_path_factory.mktemp("loading"))
 
 
 def loaded(path: Path) -> Any:
@@ -298,4 +269,4 @@ def test_files_are_in_memory_before_they_are_used_and_no_thread_is_left(tmp_path
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), is_long=sys.argv[2] == "long")
+    main(Path(sys.argv[1]))
