@@ -33,7 +33,27 @@ def here(name: str) -> str:
 Start = Callable[..., "subprocess.Popen[str]"]  # starts a command, like the fixture `airlock`
 
 
-class Typed:
+class Typing:
+    """Commands that are typed to their end, each by `finish`, with whatever else that takes."""
+
+    def finish(self, *args: Any, **how: Any) -> tuple[int, str, str]:
+        """Type a command; return (exit code, stdout, stderr)."""
+        raise NotImplementedError
+
+    def output_of(self, *args: str, code: int = 0, **how: Any) -> str:
+        """Type a command, which has to end with that code; return its output."""
+        exit_code, out, err = self.finish(*args, **how)
+        assert exit_code == code, out + err
+        return out
+
+    def error_of(self, *args: str, code: int = 2, **how: Any) -> str:
+        """Type a command, which has to end with that code; return its error."""
+        exit_code, out, err = self.finish(*args, **how)
+        assert exit_code == code, out + err
+        return err
+
+
+class Typed(Typing):
     """Commands that somebody types to their end in a folder, like the fixture `typed`."""
 
     def __init__(self, environ: dict[str, str], folder: Path) -> None:
@@ -47,17 +67,7 @@ class Typed:
         done = run_module("launch", *args, env=environ, cwd=cwd or self._folder)
         return done.returncode, done.stdout, done.stderr
 
-    def output_of(self, *args: str, code: int = 0, env: Mapping[str, str] = {}) -> str:
-        """Type a command, which has to end with that code; return its output."""
-        exit_code, out, err = self(*args, env=env)
-        assert exit_code == code, out + err
-        return out
-
-    def error_of(self, *args: str, code: int = 2, env: Mapping[str, str] = {}) -> str:
-        """Type a command, which has to end with that code; return its error."""
-        exit_code, out, err = self(*args, env=env)
-        assert exit_code == code, out + err
-        return err
+    finish = __call__
 
 
 def as_options(*settings: str) -> tuple[str, ...]:
@@ -302,7 +312,7 @@ def training(
         yield process, run
 
 
-class User:
+class User(Typing):
     """Somebody in a folder of their own, whose Airlock writes only there."""
 
     def __init__(
@@ -330,22 +340,6 @@ class User:
         """Type a command to its end; return (exit code, stdout, stderr)."""
         with ended(self.airlock(*args, env=env, within=within)) as process:
             return finish(process, timeout_s)
-
-    def output_of(
-        self,
-        *args: str,
-        code: int = 0,
-        timeout_s: float = 200.0,
-        env: dict[str, str] | None = None,
-    ) -> str:
-        """Type a command to its end, which has to have that exit code; return its output."""
-        return output_of(self.airlock(*args, env=env), code, timeout_s)
-
-    def error_of(self, *args: str, code: int = 2, env: dict[str, str] | None = None) -> str:
-        """Type a command to its end, which has to have that exit code; return its error."""
-        exit_code, out, err = self.finish(*args, env=env)
-        assert exit_code == code, out + err
-        return err
 
     def diagnosis(self, folder: Path | None = None) -> dict[str, Any]:
         """Return what the doctor says of a run or an incident; of the latest run without one."""
