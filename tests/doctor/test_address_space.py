@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from doctor.logs.choose import suspects
-from doctor.logs.diagnosis import search, verdict_of
-from doctor.logs.reading import Log
+from doctor.logs.diagnosis import diagnose
 from doctor.runs.run_folder import of_run
 from tests.doctor.run_folders import Story
 
@@ -43,8 +41,13 @@ def test_cudas_own_error_under_a_limit_is_explained_by_the_limit(exception: str)
 
 
 @pytest.mark.parametrize("exception", AT_INIT)
-def test_cudas_own_error_without_a_limit_is_a_full_gpu(exception: str) -> None:
+def test_cudas_own_error_is_a_full_gpu_in_a_run_without_a_limit_and_in_a_log_that_names_none(
+    exception: str, tmp_path: Path
+) -> None:
     assert of_run(story(exception, None).run).cause == "cuda-out-of-memory"
+    log = tmp_path / "train.log"
+    log.write_text(f"step 1\n{exception}\n")
+    assert diagnose([str(log)]).cause == "cuda-out-of-memory"
 
 
 def test_a_gpu_that_is_full_is_full_under_a_limit_too() -> None:
@@ -69,13 +72,3 @@ def test_the_ranks_note_names_the_limit(off: str, fix: str) -> None:
     assert verdict.cause == "address-space-limit"
     assert "64.0 GiB" in verdict.title
     assert fix in verdict.fix
-
-
-@pytest.mark.parametrize("exception", AT_INIT)
-def test_a_log_that_says_nothing_of_a_limit_is_read_as_before(
-    exception: str, tmp_path: Path
-) -> None:
-    log = tmp_path / "train.log"
-    log.write_text(f"step 1\n{exception}\n")
-    found = search([Log("train.log", log, None)])
-    assert verdict_of(suspects(found), found).cause == "cuda-out-of-memory"

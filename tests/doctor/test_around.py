@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from doctor.logs.diagnosis import diagnose
 from tests.doctor.doctor_rules import trace, verdict_on
 
 FULL = "OSError: [Errno 28] No space left on device: '/data'"
@@ -16,13 +15,6 @@ BOX = f"""\
 │{" ❱ 10 main()":<58}│
 ╰{"─" * 58}╯
 """
-
-
-def test_a_launchers_line_below_an_exception_does_not_explain_it(tmp_path: Path) -> None:
-    log = tmp_path / "train.log"
-    log.write_text(trace("ValueError: no such thing") + "Killing subprocess 4242\n")
-    verdict = diagnose([str(log)])
-    assert (verdict.cause, verdict.evidence[0].line) == ("python-exception", 9)
 
 
 def test_of_a_process_that_was_spawned_its_own_exception_is_named(tmp_path: Path) -> None:

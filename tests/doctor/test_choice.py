@@ -194,10 +194,6 @@ def test_stacks_that_end_in_no_exception_are_none(tmp_path: Path) -> None:
     assert verdict_on(tmp_path, f"{dump}lib.SomeError: no\n").cause == "unknown"
 
 
-def test_lines_of_source_in_a_traceback_are_no_evidence(tmp_path: Path) -> None:
-    assert verdict_on(tmp_path, trace("IndexError: no")).cause == "python-exception"
-
-
 def test_a_rule_knows_an_exception_by_a_further_line_of_its_message(tmp_path: Path) -> None:
     log = trace("RuntimeError: cannot save\n  reason: unexpected end of file\nsee above")
     verdict = verdict_on(tmp_path, log)

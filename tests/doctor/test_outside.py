@@ -20,7 +20,7 @@ from doctor.outside.running_job import find_job
 from doctor.outside.spy import as_stack, parse, program
 from tests.conftest import ROOT
 from tests.forked import run_module
-from tests.running import python, wait_for
+from tests.running import hooked, python, wait_for
 
 NEEDS_PY_SPY = pytest.mark.skipif(program() is None, reason="py-spy is not installed")
 HANGS = """import os, sys, time
@@ -82,13 +82,6 @@ def torchrun(folder: Path, *args: str) -> Iterator[dict[int, int]]:
         process.wait(60)
 
 
-def without_py_spy(folder: Path) -> dict[str, str]:
-    """Return an environment in which a py-spy that says nothing is found first."""
-    (folder / "py-spy").write_text("#!/bin/sh\necho 'Error: Permission Denied' >&2\nexit 1\n")
-    (folder / "py-spy").chmod(0o755)
-    return {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
-
-
 @pytest.mark.runs
 @NEEDS_PY_SPY
 def test_of_a_rank_that_sleeps_the_line_is_named_and_of_a_stopped_one_that_it_is_stopped(
@@ -116,12 +109,13 @@ def test_of_a_rank_that_sleeps_the_line_is_named_and_of_a_stopped_one_that_it_is
 def test_without_stacks_a_rank_that_sleeps_is_only_possibly_the_one(
     doctor: Doctor, tmp_path: Path
 ) -> None:
-    beside = Path(sys.executable).with_name("py-spy")
-    if beside.exists():
-        pytest.skip("py-spy of this environment is found before any other")
-    (tmp_path / "bin").mkdir()
+    denied = tmp_path / "py-spy"
+    denied.write_text("#!/bin/sh\necho 'Error: Permission Denied' >&2\nexit 1\n")
+    denied.chmod(0o755)
+    finds_it = f"module.program = lambda: {str(denied)!r}"
+    env = hooked({"PYTHONPATH": str(ROOT)}, tmp_path, "doctor.outside.spy", finds_it)
     with torchrun(tmp_path, "sleeps") as pids:
-        told = doctor("--pid", str(pids[-1]), **without_py_spy(tmp_path / "bin"))
+        told = doctor("--pid", str(pids[-1]), **env)
         assert told["cause"] in ("rank-behind", "hang"), told
         assert told["confidence"] < 0.6
         assert "ptrace_scope" in told["fix"]

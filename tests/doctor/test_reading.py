@@ -16,13 +16,6 @@ from tests.doctor.doctor_rules import rules, verdict_on
 FULL = "OSError: [Errno 28] No space left on device: '/data'"
 
 
-def test_the_line_is_named_by_its_number_and_quoted(tmp_path: Path) -> None:
-    verdict = verdict_on(tmp_path, f"step 1\nstep 2\n\n{FULL}\nstep 3\n")
-    (evidence,) = verdict.evidence
-    assert (evidence.file, evidence.line) == (str(tmp_path / "train.log"), 4)
-    assert evidence.text == FULL
-
-
 @pytest.mark.parametrize(
     "log",
     [

@@ -20,6 +20,7 @@ TAILS = {
     "bash": "/var/spool/slurmd/slurm_script: line 22: 77012 Killed    torchrun train.py",
     "torchrun": "ERROR:torch.distributed.elastic:failed (exitcode: 1) local_rank: 2 (pid: 77)",
     "deepspeed": "[launch.py:325:sigkill_handler] ['python', 'a.py'] exits with return code = 1",
+    "deepspeed-kill": "[launch.py:319:sigkill_handler] Killing subprocess 4242",
     "abort": "Fatal Python error: Aborted\n\nThread 0x00007f (most recent call first):",
     "watchdog": "[rank0]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5)",
     "ray": "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -173,8 +172,3 @@ def serving(folder: Path, environ: dict[str, str], *options: str) -> Iterator[Se
                 process.kill()
         if served.process is not None and served.process.stderr is not None:
             served.process.stderr.close()  # nobody has read it if the daemon ended by itself
-
-
-def files_below(folder: Path) -> list[str]:
-    """Return the names of all files below a folder."""
-    return [name for _, _, names in os.walk(folder) for name in names]

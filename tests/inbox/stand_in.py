@@ -94,9 +94,8 @@ def steps_of(run: Run, plan: dict[str, Any], steps: range, interrupts: list[bool
             return run.end(20 if plan.get("save", True) else 21)
     if code := plan.get("code", 0):
         return run.end(code, error="as asked")
-    if plan.get("model", True):
-        (run.path / "model").mkdir()
-        (run.path / "model" / "config.json").write_text("{}")
+    (run.path / "model").mkdir()
+    (run.path / "model" / "config.json").write_text("{}")
     return 0
 
 

@@ -36,18 +36,6 @@ with new_folder(Path(sys.argv[1])) as folder:
     (folder / "two").write_text(sys.argv[2])
 """
 
-# Makes folders of twenty files without end.
-FOLDERS = """
-import itertools, sys
-from pathlib import Path
-from rundir.atomic import new_folder
-for i in itertools.count():
-    with new_folder(Path(sys.argv[1]) / f"made{i}") as folder:
-        for number in range(20):
-            (folder / str(number)).write_text("x" * 10_000)
-"""
-WHOLE = {str(number): 10_000 for number in range(20)}
-
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
@@ -170,23 +158,3 @@ def test_a_maker_killed_half_way_leaves_no_folder_of_that_name(start: Start, pla
     with new_folder(path) as folder:  # and does not get in the way of the next
         (folder / "one").touch()
     assert names(path) == ["one"]
-
-
-def sizes(folder: Path) -> dict[str, int]:
-    return {file.name: file.stat().st_size for file in folder.iterdir()}
-
-
-def test_a_folder_is_whole_whenever_it_is_seen_and_its_maker_killed(
-    start: Start, place: Path
-) -> None:
-    for kill in range(3):
-        folder = place / str(kill)
-        folder.mkdir()
-        maker = start(FOLDERS, folder)
-        for number in range(4 + kill):
-            path = folder / f"made{number}"
-            while not path.exists():
-                assert maker.poll() is None
-            assert sizes(path) == WHOLE
-        end(maker)
-        assert all(sizes(path) == WHOLE for path in folder.glob("made*"))

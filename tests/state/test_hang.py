@@ -209,18 +209,6 @@ def test_a_script_hangs_when_it_neither_prints_nor_computes(run: RunDir, sleeper
     assert ranks.hangs_after(70) is not None
 
 
-def test_a_pulse_is_read_as_it_was_written(run: RunDir) -> None:
-    pulse = Pulse(run.pulse(0), attempt=2)
-    pulse.stepped(7)
-    pulse.tick("forward")
-    seen = read_pulse(run.pulse(0))
-    assert seen is not None
-    assert (seen.attempt, seen.step, seen.num_steps, seen.phase) == (2, 7, 1, "forward")
-    assert read_pulse(run.pulse(1)) is None
-    run.pulse(1).write_text("torn")
-    assert read_pulse(run.pulse(1)) is None
-
-
 def test_a_pulse_that_cannot_be_written_is_no_reason_to_end(tmp_path: Path) -> None:
     Pulse(tmp_path / "not" / "there" / "rank0").tick("forward")
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 
 from launch.commands import run as run_command
@@ -68,21 +67,18 @@ def test_by_a_hang_one_rank_and_no_evaluation_come_first(tmp_path: Path) -> None
     assert any("launch.device=cpu" in line for line in lines)
 
 
-def test_each_command_can_be_typed(tmp_path: Path) -> None:
-    for code in (ExitCode.OUT_OF_MEMORY, ExitCode.HANG):
-        for one in tries_after(*failed(tmp_path, code))[:-1]:
-            words = words_of(one["command"])
-            context = RUN.make_context("run", words[words.index("./start.sh") + 1 :])
-            resolve("tiny", context.params["settings"], {})
-            assert isinstance(context, click.Context)
-
-
-def test_the_settings_of_later_options_win(tmp_path: Path) -> None:
-    found = tries_after(*failed(tmp_path, ExitCode.OUT_OF_MEMORY))
-    words = words_of(found[2]["command"])
-    context = RUN.make_context("run", words[words.index("./start.sh") + 1 :])
-    config, _ = resolve("tiny", context.params["settings"], {})
-    assert (config.data.max_seq_length, config.data.on_long_row) == (128, "truncate")
+def test_each_command_can_be_typed_and_its_own_settings_win(tmp_path: Path) -> None:
+    offered = [
+        one["command"]
+        for code in (ExitCode.OUT_OF_MEMORY, ExitCode.HANG)
+        for one in tries_after(*failed(tmp_path, code))[:-1]
+    ]
+    configs = []
+    for command in offered:
+        words = words_of(command)
+        context = RUN.make_context("run", words[words.index("./start.sh") + 1 :])
+        configs.append(resolve("tiny", context.params["settings"], {})[0])
+    assert (configs[2].data.max_seq_length, configs[2].data.on_long_row) == (128, "truncate")
 
 
 @pytest.mark.parametrize("title", ["CUDA out of memory. Tried", "std::bad_alloc", "MemoryError"])

@@ -330,6 +330,14 @@ def test_all_that_is_in_a_pulse_is_read_as_it_was_written(run: RunDir) -> None:
     assert seen.pending_mono == 4.5
     assert (seen.main.line, seen.main.function) == (7, "main")
     assert seen.main.file.endswith("ü/train.py")
+    pulse.stepped(7)
+    pulse.tick("forward")
+    seen = read_pulse(run.pulse(0))
+    assert seen is not None
+    assert (seen.step, seen.num_steps, seen.phase) == (7, 1, "forward")
+    run.pulse(0).write_text("torn")
+    assert read_pulse(run.pulse(0)) is None
+    assert read_pulse(run.pulse(1)) is None
 
 
 def test_a_fork_does_not_write_where_the_script_has_ended(run: RunDir) -> None:

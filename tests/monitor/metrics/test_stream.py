@@ -9,7 +9,6 @@ import json
 import shutil
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from monitor.metrics.stream_messages import Message, message
 from monitor.runs.run_list import Runs
 from tests.monitor import serving
 from tests.monitor.metrics.event_files import WrittenRun
+from tests.running import wait_for
 
 Told = tuple[str, Any, str]  # kind, content, id
 _NUMBERS = itertools.count()
@@ -49,7 +49,7 @@ class Served:
 
     def start(self) -> None:
         self._thread.start()
-        wait_for(lambda: self._server.started)
+        wait_for(lambda: self._server.started, why="it does not start")
         self.port = self._server.servers[0].sockets[0].getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
 
@@ -73,6 +73,9 @@ class Served:
         hub: Hub = self.app.state.hub
         return hub.num_followed()
 
+    def until_nobody_follows(self) -> None:
+        wait_for(lambda: self.followed() == 0, why="a follower stays")
+
 
 def _told(lines: Iterator[str]) -> Iterator[Told]:
     fields: dict[str, str] = {}
@@ -84,13 +87,6 @@ def _told(lines: Iterator[str]) -> Iterator[Told]:
             if "event" in fields and fields["event"] != "ping":
                 yield fields["event"], json.loads(fields["data"]), fields.get("id", "")
             fields = {}
-
-
-def wait_for(is_so: Any, timeout_s: float = 20) -> None:
-    until = time.monotonic() + timeout_s
-    while not is_so():
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 def next_of(stream: Iterator[Told], kind: str) -> Told:
@@ -119,7 +115,7 @@ def written(served: Served) -> Iterator[WrittenRun]:
     written = WrittenRun(served.runs, f"20260101-000000-tiny-{next(_NUMBERS):04x}")
     yield written
     shutil.rmtree(written.run.path, ignore_errors=True)
-    wait_for(lambda: served.followed() == 0)
+    served.until_nobody_follows()
 
 
 @pytest.fixture
@@ -188,7 +184,7 @@ def test_who_comes_back_misses_nothing_and_hears_nothing_twice(
                 _, metric, last_id = next_of(told, "metric")
                 steps.append(metric["step"])
         if begin == 20:
-            wait_for(lambda: served.followed() == 0)
+            served.until_nobody_follows()
     assert steps == list(range(42))
 
 
@@ -233,7 +229,7 @@ def test_one_follower_is_there_for_all_and_ends_with_the_last(
             assert next_of(one, "metric")[1]["step"] == next_of(other, "metric")[1]["step"] == 1
         written.train(2, loss=1.0)
         assert next_of(one, "metric")[1]["step"] == 2
-    wait_for(lambda: served.followed() == 0)
+    served.until_nobody_follows()
 
 
 def test_one_that_reads_nothing_does_not_hold_up_the_others(
@@ -250,7 +246,7 @@ def test_one_that_reads_nothing_does_not_hold_up_the_others(
             while next_of(told, "log")[1]["n"] < first + 99:
                 pass
     slow.close()
-    wait_for(lambda: served.followed() == 0)
+    served.until_nobody_follows()
 
 
 def test_what_is_not_taken_is_dropped_and_said() -> None:
@@ -294,7 +290,7 @@ def test_a_run_that_is_deleted_ends_its_streams(
         shutil.rmtree(written.run.path)
         assert next_of(told, "gone")
         assert list(told) == []
-    wait_for(lambda: served.followed() == 0)
+    served.until_nobody_follows()
     assert httpx.get(f"{served.url}{path}", trust_env=False).status_code == 404
 
 
