@@ -126,19 +126,12 @@ def test_a_folder_without_rows_says_so_and_a_wrong_file_in_one_is_named(tmp_path
         check(tmp_path)
 
 
-def test_bad_rows_that_are_to_be_skipped_do_not_stop_the_look(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text(f"{ROW}\n{{}}\n")
-    data = DataConfig(path=str(tmp_path), on_bad_row="skip")
-    check_data(RunConfig(profile="14b", data=data))
-
-
 def test_settings_that_cannot_be_done_are_said(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(ROW)
-    data = DataConfig(path=str(tmp_path), on_long_row="split")
     with pytest.raises(UserError, match="split, which is for texts"):
-        check_data(RunConfig(profile="14b", data=data))
+        check(tmp_path, on_long_row="split")
     with pytest.raises(UserError, match="nothing would be left"):
-        check_data(RunConfig(profile="14b", data=DataConfig(path=str(tmp_path), eval_fraction=1)))
+        check(tmp_path, eval_fraction=1)
 
 
 def test_what_is_not_there_or_may_not_be_read_is_told_with_the_reason(tmp_path: Path) -> None:
@@ -165,9 +158,9 @@ def test_the_look_does_not_grow_with_the_file(tmp_path: Path) -> None:
     assert time.monotonic() - started < 60
 
 
-def test_a_first_line_that_is_none_can_be_skipped_as_its_advice_says(tmp_path: Path) -> None:
+def test_rows_that_are_none_can_be_skipped_as_the_advice_says(tmp_path: Path) -> None:
     file = tmp_path / "data.jsonl"
-    file.write_text(f"garbage\n{ROW}\n")
+    file.write_text(f"garbage\n{ROW}\n{{}}\n")
     with pytest.raises(UserError, match="is not valid JSON") as raised:
         check(file)
     assert "data.on_bad_row=skip" in raised.value.do

@@ -110,31 +110,20 @@ def test_with_random_weights_no_file_is_looked_for(tmp_path: Path) -> None:
 def test_the_32b_profile_with_random_weights_takes_no_network_and_no_disk(
     user: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("AIRLOCK_RUNS_DIR", "AIRLOCK_CACHE_DIR"):
-        monkeypatch.setenv(name, user.environ[name])
-    monkeypatch.setenv("AIRLOCK_CACHE_DIR", str(user.folder / "cache"))
+    cache = user.folder / "cache"
+    monkeypatch.setenv("AIRLOCK_RUNS_DIR", user.environ["AIRLOCK_RUNS_DIR"])
+    monkeypatch.setenv("AIRLOCK_CACHE_DIR", str(cache))
     data = user.folder / "data.jsonl"
     data.write_text('{"prompt": "a", "response": "b"}\n')
     config, sources = resolve("32b", ["launch.load=random", f"data.path={data}"], {})
-    assert (config.launch.start, sources["launch.start"]) == ("imports", "as launch.load is random")
     run = create_run("32b")
     run.config.write_text(config_text(config, sources))
-    nowhere = {"HTTPS_PROXY": "http://127.0.0.1:1", "AIRLOCK_CACHE_DIR": str(user.folder / "cache")}
-    env = user.environ | nowhere
+    env = user.environ | {"HTTPS_PROXY": "http://127.0.0.1:1", "AIRLOCK_CACHE_DIR": str(cache)}
     prepared = prepare(config, run, resume_from=None, env=env, signals=Signals())
     assert read_prepared(run) == prepared
     assert prepared.loading.load == "random"
-    files = [file for file in (user.folder / "cache").rglob("*") if file.is_file()]
-    assert sum(file.stat().st_size for file in files) < 1_000_000
-
-    import torch
-
-    from train.model.build import load_architecture, new_model
-
-    described = load_architecture(config.model, Path(prepared.model_path))
-    model = new_model(described, config, torch.device("meta"))
-    assert sum(p.numel() for p in model.parameters()) == 32_763_876_352
-    assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
+    sizes = [file.stat().st_size for file in cache.rglob("*") if file.is_file()]
+    assert sum(sizes) < 1_000_000
 
 
 @pytest.mark.parametrize("method", ["full", "lora"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import shlex
 from pathlib import Path
@@ -14,6 +13,7 @@ from launch.track.tracking_process import track_once
 from rundir.errors import UserError
 from rundir.events import read_events
 from tests.launch.track.runs import HOST, MadeRun
+from tests.rundir.test_full_disk import SmallDisk
 from tests.running import Typed, python
 from tests.tensorboard_files import records, scalars
 
@@ -21,13 +21,6 @@ from tests.tensorboard_files import records, scalars
 @pytest.fixture
 def made(tmp_path: Path) -> MadeRun:
     return MadeRun(tmp_path)
-
-
-def fill(disk: Path) -> None:
-    """Leave no byte free."""
-    with contextlib.suppress(OSError), (disk / "filler").open("wb", buffering=0) as file:
-        while True:
-            file.write(b"x" * 4096)
 
 
 def track(made: MadeRun) -> None:
@@ -154,11 +147,11 @@ def test_a_full_disk_is_said_and_what_was_there_stays(made: MadeRun, small_disk:
     made.steps(1, 2)
     track(made)
     (before,) = small_disk.iterdir()
-    fill(small_disk)
+    SmallDisk(small_disk).fill()
     made.steps(3, 999)
     with pytest.raises(UserError, match="TensorBoard: No space left on device"):
         track(made)
-    assert sorted(small_disk.iterdir()) == sorted([before, small_disk / "filler"])
+    assert sorted(small_disk.iterdir()) == sorted([before, small_disk / "filling"])
 
 
 def test_it_needs_neither_torch_nor_its_memory(made: MadeRun) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +19,7 @@ from rundir.config import RunConfig, TrainConfig
 from rundir.errors import UserError
 from rundir.events import read_events
 from tests.launch.track.runs import HOST, MadeRun
-from tests.running import User, ended, processes_of, wait_for
+from tests.running import User, processes_of, wait_for
 from tests.tensorboard_files import scalars
 
 
@@ -137,31 +135,6 @@ def test_one_that_hangs_does_not_keep_the_run_from_ending(beside: Beside) -> Non
     beside.tracking.end(signals)
     assert beside.lines[0] == "airlock: TensorBoard is not done and is ended"
     assert processes_of(beside.run) == []
-
-
-def test_it_ends_with_its_launcher_however_that_ends(user: User) -> None:
-    made = MadeRun(user.folder)
-    made.steps(1, 2)
-    launcher = f"""
-import os, time, pathlib, rich.console
-from machine.processes.descendants import OwnProcesses
-from launch.track.sidecar import Tracking
-from rundir.config import RunConfig
-from rundir.events import read_events
-from rundir.paths import RunDir
-run = RunDir(pathlib.Path({str(made.run.path)!r}))
-env = os.environ | {{"AIRLOCK_RUN_DIR": str(run.path)}}
-tracking = Tracking(run, RunConfig(profile="tiny"), env, OwnProcesses(), rich.console.Console())
-tracking.look(read_events(run.events))
-time.sleep(1000)
-"""
-    with ended(
-        subprocess.Popen([sys.executable, "-P", "-c", launcher], env=user.environ, text=True)
-    ):
-        wait_for(lambda: any(made.run.tensorboard.glob("events.*")), why="nothing was tracked")
-        made.steps(3, 300)
-    wait_for(lambda: not processes_of(made.run), why="it lives on", timeout_s=20)
-    assert len(scalars(made.run.tensorboard)["train/loss"]) == 300
 
 
 def test_a_service_that_cannot_be_had_holds_up_neither_files_nor_training(user: User) -> None:

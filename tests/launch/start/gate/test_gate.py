@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import threading
@@ -13,6 +12,7 @@ import pytest
 
 from rundir.errors import UserError
 from tests.launch.start.gate.visits import Start, inside, notes, said, visit
+from tests.rundir.test_full_disk import SmallDisk
 from tests.running import wait_for
 
 
@@ -138,11 +138,10 @@ def test_all_have_passed_once_each_has_left_or_died(start: Start, log: Path, fol
 
 def test_a_full_disk_at_the_gate_is_said_and_what_to_do(small_disk: Path) -> None:
     small_disk.chmod(0o700)
-    with contextlib.suppress(OSError), (small_disk / "full").open("wb", buffering=0) as file:
-        while True:
-            file.write(b"x" * 4096)
+    disk = SmallDisk(small_disk)
+    disk.fill()
     with pytest.raises(UserError, match=r"the gate cannot write to .* No space left"):
         visit(small_disk).admitted().__enter__()
-    (small_disk / "full").unlink()
+    disk.free()
     with visit(small_disk).admitted():
         pass
