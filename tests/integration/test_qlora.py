@@ -34,7 +34,7 @@ def test_a_run_in_four_bits_goes_on_after_a_kill_as_if_there_had_been_none(
     user: User, kill: bool, seen: dict[str, object]
 ) -> None:
     pytest.importorskip("bitsandbytes")
-    module, body = kill_at("step")
+    module, body = kill_at("step", 0)
     env = user.hooked(module, body.replace("13", "3")) if kill else {}
     out = user.output_of(*QLORA, "--max-restarts", "1", env=env)
     run = user.run()

@@ -7,7 +7,7 @@ writes (BLAS' GEMM with beta = 1): the output is read and written once.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from peft.tuners import lora
@@ -26,10 +26,10 @@ class OneProductLinear(lora.Linear):
         names = [name for name in self.active_adapters if name in self.lora_A]
         is_off = self.disable_adapters or self.merged
         if args or kwargs or is_off or len(names) != 1 or names[0] in self.lora_variant:
-            return super().forward(x, *args, **kwargs)  # type: ignore[no-any-return]
+            return super().forward(x, *args, **kwargs)
         (name,) = names
         output: torch.Tensor = self.base_layer(x)
-        first, second = self.lora_A[name], self.lora_B[name]
+        first, second = cast("nn.Linear", self.lora_A[name]), cast("nn.Linear", self.lora_B[name])
         low = first(self.lora_dropout[name](self._cast_input_dtype(x, first.weight.dtype)))
         second_weight = second.weight.to(low.dtype)
         if second.bias is not None or low.dtype != output.dtype:

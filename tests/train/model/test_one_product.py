@@ -25,7 +25,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 def as_peft_computes(model: Any) -> Any:
     """Return a copy in which peft's own layers do their products one after the other."""
     other = copy.deepcopy(model)
-    layers = [module for module in other.modules() if type(module) is OneProductLinear]
+    layers: list[Any] = [one for one in other.modules() if type(one) is OneProductLinear]
     assert layers
     for layer in layers:
         layer.__class__ = lora.Linear
@@ -80,7 +80,7 @@ def test_the_output_is_written_by_two_products_and_nothing_else() -> None:
     model = made(configured(SHAPES["qwen3"]))
     kernels = []
     for one, kind in ((model, OneProductLinear), (as_peft_computes(model), lora.Linear)):
-        layer = next(module for module in one.modules() if type(module) is kind)
+        layer: Any = next(module for module in one.modules() if type(module) is kind)
         x = torch.randn(2, 7, layer.in_features, dtype=torch.bfloat16)
         with LargeResults(14 * layer.out_features) as large, torch.no_grad():
             layer(x)
