@@ -33,7 +33,7 @@ def rows_file(path: Path, num_rows: int) -> Path:
 
 def test_a_run_that_streams_and_was_killed_is_to_the_last_bit_one_that_was_not(user: User) -> None:
     clean = trained(user, *STREAMING)
-    env = user.hooked(*kill_at("step"))
+    env = user.hooked(*kill_at("step", 0))
     killed = trained(user, *STREAMING, "--max-restarts", "1", env=env)
     plans = events_of(killed, "mark", "train.plan")
     assert [plan["first_step"] for plan in plans] == [0, 12]
