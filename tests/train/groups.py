@@ -18,7 +18,7 @@ from rundir.config_file import config_text
 from rundir.events import Event, read_events
 from rundir.paths import ROOT, RunDir
 from rundir.prepared import Prepared, write_prepared
-from train.data.path_samples import prepare_file
+from tests.train.data.test_prepare_data import prepare_file
 from train.model.make_checkpoint import make_checkpoint
 
 

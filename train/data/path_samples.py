@@ -82,14 +82,6 @@ def prepare_path(
     return as_prepared(folder / TRAIN, counts, counts["num_samples"], made_of), held_out
 
 
-def prepare_file(
-    path: Path, model_path: Path, max_samples: int, max_seq_length: int
-) -> PreparedData:
-    """Return training data from `prepare_path` by the default recipe, with the texts of rows."""
-    recipe = Recipe(max_samples=max_samples, max_seq_length=max_seq_length, with_texts=True)
-    return prepare_path(path, model_path, recipe)[0]
-
-
 def _free_name(folder: Path, stem: str, kind: str) -> Path:
     """Return a free path for a list of rows: two files of the same name each get a list."""
     folder.mkdir(exist_ok=True)

@@ -13,13 +13,12 @@ import pytest
 
 from launch.files.fetch_data import as_they_are, parse
 from rundir.errors import UserError
-from tests.train.data.test_prepare_data import cache, file, model, saved_tokenizer
+from tests.train.data.test_prepare_data import cache, file, model, prepare_file, saved_tokenizer
 from train.data.dataset import SampleFile
 from train.data.formats.file_lines import decoded, filled_lines
 from train.data.formats.known import FORMATS
 from train.data.formats.source import Source
 from train.data.formats.text_format import TextFormat, TextRow
-from train.data.path_samples import prepare_file
 from train.data.sources import bad_row, find_sources
 from train.stream.piece_reader import PieceReader
 from train.stream.pieces import StreamFile, scan_all

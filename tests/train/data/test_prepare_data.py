@@ -21,7 +21,8 @@ from rundir.paths import RunDir, create_run
 from rundir.prepared import PreparedData, read_prepared
 from tests.forked import run_module
 from train.data.dataset import SampleFile
-from train.data.path_samples import prepare_file
+from train.data.path_samples import prepare_path
+from train.data.samples import Recipe
 from train.files import served as served_module
 from train.files.served import served
 from train.model.make_checkpoint import byte_tokenizer
@@ -63,6 +64,14 @@ def asked(model: Path, cache: Path, environ: dict[str, str]) -> dict[str, str]:
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     return tmp_path / "data.jsonl"
+
+
+def prepare_file(
+    path: Path, model_path: Path, max_samples: int, max_seq_length: int
+) -> PreparedData:
+    """Return training data by the default recipe, with the texts of rows."""
+    recipe = Recipe(max_samples=max_samples, max_seq_length=max_seq_length, with_texts=True)
+    return prepare_path(path, model_path, recipe)[0]
 
 
 def prepared_by_program(
