@@ -103,7 +103,8 @@ class Work:
         from train.batches.course import Course
         from train.batches.epoch_order import Order
         from train.data.dataset import SampleFile
-        from train.data.path_samples import prepare_file
+        from train.data.path_samples import prepare_path
+        from train.data.samples import Recipe
         from train.model.make_checkpoint import make_checkpoint
 
         self.folder, self.recipe, self.model = folder, recipe, model or folder / "model"
@@ -114,7 +115,8 @@ class Work:
         )
         if model is None:
             make_checkpoint(described, self.model)
-        samples = SampleFile(prepare_file(recipe.data, self.model, 0, recipe.row_tokens))
+        rows = Recipe(max_seq_length=recipe.row_tokens, with_texts=True)
+        samples = SampleFile(prepare_path(recipe.data, self.model, rows)[0])
         order = Order(Course(num_rows=len(samples), batch_size=recipe.global_batch))
         steps = [[samples[i] for i in order.step_indices(step)] for step in range(recipe.steps)]
         self.step_tokens = [sum(len(tokens) for tokens, _ in step) for step in steps]

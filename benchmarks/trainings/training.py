@@ -64,9 +64,11 @@ def prepare(config: RunConfig, folder: Path) -> RunDir:
     Each rank creates the weights in its own memory: those of a file would be the kernel's pages
     until they are written to.
     """
-    from train.data.path_samples import prepare_file
+    from train.data.path_samples import prepare_path
+    from train.data.samples import Recipe
     from train.model.make_checkpoint import make_checkpoint
 
+    recipe = Recipe(max_seq_length=config.data.max_seq_length, with_texts=True)
     run, model, data = RunDir(folder / "run"), folder / "model", folder / "data.jsonl"
     for part in (run.path, run.events, run.control, run.checkpoints):
         part.mkdir()
@@ -75,7 +77,7 @@ def prepare(config: RunConfig, folder: Path) -> RunDir:
     run.config.write_text(config_text(config, {}), encoding="utf-8")
     prepared = Prepared(
         model_path=str(model),
-        train=prepare_file(data, model, 0, config.data.max_seq_length),
+        train=prepare_path(data, model, recipe)[0],
         evaluation=None,
         resume_from=None,
         loading=Loading(load="random"),

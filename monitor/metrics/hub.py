@@ -160,7 +160,3 @@ class Hub:
         for followed in self._followed.values():
             for listener in followed.listeners:
                 listener.put([], is_last=True)
-
-    def num_followed(self) -> int:
-        """Return how many runs are followed now."""
-        return len(self._followed)

@@ -71,7 +71,7 @@ class Served:
 
     def followed(self) -> int:
         hub: Hub = self.app.state.hub
-        return hub.num_followed()
+        return len(hub._followed)
 
     def until_nobody_follows(self) -> None:
         wait_for(lambda: self.followed() == 0, why="a follower stays")
@@ -327,9 +327,9 @@ def test_there_is_a_limit_to_how_many_runs_are_followed(
             await hub.listen("other", make, listeners[2], "")
         hub.leave("run", listeners[0])
         hub.leave("run", listeners[0])  # has left already
-        assert hub.num_followed() == 1
+        assert len(hub._followed) == 1
         hub.leave("run", listeners[1])
-        assert hub.num_followed() == 0
+        assert len(hub._followed) == 0
         while len(asyncio.all_tasks()) > 1:  # the run is not looked at any more
             await asyncio.sleep(0)
 
