@@ -51,27 +51,11 @@ def test_an_exception_is_told_as_python_tells_it_and_ends_the_run(user: User, st
     assert_nothing_left(user.run())
 
 
-@pytest.mark.parametrize(
-    ("start", "how"),
-    [
-        ("warm", "sys.exit(3)"),
-        pytest.param("cold", "sys.exit(3)", marks=pytest.mark.long),
-        pytest.param("warm", "os._exit(3)", marks=pytest.mark.long),
-    ],
-)
-def test_the_exit_code_of_a_rank_is_named(user: User, start: str, how: str) -> None:
-    path = script(user.folder, f"{JOIN}\nif rank == 1:\n    {how}\ndist.barrier()\n")
+@WARM
+def test_the_exit_code_of_a_rank_is_named(user: User, start: str) -> None:
+    path = script(user.folder, f"{JOIN}\nif rank == 1:\n    sys.exit(3)\ndist.barrier()\n")
     out = user.output_of("run", "--set", f"launch.start={start}", path, code=10, timeout_s=60)
     assert "airlock: the run failed: rank 1 ended with exit code 3" in out
-    assert_nothing_left(user.run())
-
-
-@pytest.mark.long
-@BOTH
-def test_a_rank_that_is_done_early_leaves_the_others_to_their_work(user: User, start: str) -> None:
-    path = script(user.folder, JOIN + _DONE_EARLY.format(how="sys.exit(0)"))
-    out = user.output_of("run", "--set", f"launch.start={start}", path, timeout_s=60)
-    assert "rank 0 has saved" in out
     assert_nothing_left(user.run())
 
 
@@ -117,16 +101,6 @@ time.sleep(1000)
     assert process.returncode == (-signal.SIGKILL if victim == "launch" else 10)
 
 
-# Longer than the launcher would suffer a rank that has failed.
-_DONE_EARLY = """
-dist.barrier()
-if rank == 1:
-    {how}
-import time
-time.sleep(5)
-print("rank 0 has saved", flush=True)
-{how}
-"""
 _SAVES = """
 import signal, sys, time
 def save(*_):
@@ -191,6 +165,18 @@ dist.barrier()
     assert read_status(user.run())["attempt"] == 1
 
 
+# Longer than the launcher would suffer a rank that has failed.
+_DONE_EARLY = """
+dist.barrier()
+if rank == 1:
+    os._exit(0)
+import time
+time.sleep(5)
+print("rank 0 has saved", flush=True)
+os._exit(0)
+"""
+
+
 def test_what_a_fork_of_a_rank_ends_with_is_the_ranks_to_judge_and_one_may_be_done_early(
     user: User,
 ) -> None:
@@ -204,7 +190,7 @@ def test_what_a_fork_of_a_rank_ends_with_is_the_ranks_to_judge_and_one_may_be_do
                 ending()
             os.waitpid(pid, 0)
     """
-    path = script(user.folder, JOIN + textwrap.dedent(text) + _DONE_EARLY.format(how="os._exit(0)"))
+    path = script(user.folder, JOIN + textwrap.dedent(text) + _DONE_EARLY)
     out = user.output_of("run", "--set", "launch.start=warm", path, timeout_s=60)
     assert "rank 0 has saved" in out
     run = user.run()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib.util
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -42,32 +40,10 @@ def test_accelerates_own_test_script_passes(user: User) -> None:
     assert_nothing_left(run)
 
 
-@pytest.mark.long
-def test_with_four_ranks_accelerates_test_script_does_what_it_does_under_torchrun(
-    user: User,
-) -> None:
-    # That script cannot divide 17 rows among 4 ranks: it fails by itself then (accelerate 1.15).
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    plain = subprocess.run(
-        [*torchrun, "--nproc-per-node=4", str(ACCELERATE)],
-        env=user.environ | _ON_CPU | {"OMP_NUM_THREADS": "1"},
-        cwd=user.folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
-    )
-    code, out, _ = user.finish("run", "--num-gpus", "4", str(ACCELERATE), env=_ON_CPU)
-    assert (code == 0) == (plain.returncode == 0)
-    own_mistakes = re.findall(r"AssertionError: .*", plain.stderr)
-    assert set(own_mistakes) == set(re.findall(r"AssertionError: .*", out))
-
-
-@pytest.mark.parametrize("num", [2, pytest.param(4, marks=pytest.mark.long)])
-def test_the_tutorial_trains_and_goes_on_from_its_snapshot(user: User, num: int) -> None:
-    command = ("run", f"--num-gpus={num}", str(TUTORIAL), "--snapshot", "my.pt", "--epochs")
+def test_the_tutorial_trains_and_goes_on_from_its_snapshot(user: User) -> None:
+    command = ("run", "--num-gpus=2", str(TUTORIAL), "--snapshot", "my.pt", "--epochs")
     out = user.output_of(*command, "1")
-    assert sorted(re.findall(r"rank (\d): epoch (\d)", out)) == [(str(i), "1") for i in range(num)]
+    assert sorted(re.findall(r"rank (\d): epoch (\d)", out)) == [("0", "1"), ("1", "1")]
     assert (user.folder / "my.pt").exists()
     run = user.run()
     assert re.search(r"ddp_tutorial: done in \d:\d\d\n  host memory   peak \d+ MiB", out)
@@ -75,10 +51,12 @@ def test_the_tutorial_trains_and_goes_on_from_its_snapshot(user: User, num: int)
     assert "plan" not in out.replace(str(user.folder), "")  # that is of trainings of ours
     assert not run.plan.exists()
     assert not list(run.incidents.iterdir())
-    assert len(events_of(run, "end", "pg.init")) == num
-    assert len(events_of(run, "end", "all_loaded.wait")) == num
+    limits = events_of(run, "mark", "limits")
+    assert [one["rlimit_as_bytes"] for one in limits] == [None] * 2  # what it needs is not known
+    assert len(events_of(run, "end", "pg.init")) == 2
+    assert len(events_of(run, "end", "all_loaded.wait")) == 2
     script = shlex.quote(str(TUTORIAL))
-    line = f"torchrun --standalone --nproc-per-node={num} {script} --snapshot my.pt --epochs 1"
+    line = f"torchrun --standalone --nproc-per-node=2 {script} --snapshot my.pt --epochs 1"
     assert line in run.command.read_text()
     out = user.output_of(*command, "2")
     assert "rank 0: going on after epoch 1" in out
