@@ -19,7 +19,6 @@ from torch import nn
 from ranks.group import Alone, Ranks
 from rundir.checkpoints import complete_checkpoints, note_evaluation, remove_half_written, step_of
 from rundir.paths import RunDir
-from tests.train.data.test_prepare_kills import fork, wait
 from train.step import checkpoint
 
 _NUM_KILLS = 20
@@ -69,24 +68,36 @@ def check(run: RunDir) -> None:
         assert torch.equal(found, torch.full_like(found, step_of(path)))
 
 
+def fork(program: object, run: RunDir) -> int:
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            program(run)  # type: ignore[operator]
+            code = 0
+        finally:
+            os._exit(code)
+    return pid
+
+
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.runs
 def test_the_newest_checkpoint_loads_whenever_a_save_was_killed(tmp_path: Path) -> None:
     run, draw, seen, num_torn = RunDir(tmp_path), random.Random(_NUM_KILLS), 0, 0
     run.checkpoints.mkdir()
     for _ in range(_NUM_KILLS):
-        pid = fork(lambda: save_for_ever(run))
+        pid = fork(save_for_ever, run)
         before = newest(run)
         deadline = time.monotonic() + 60
         while newest(run) == before and time.monotonic() < deadline:
             time.sleep(0.001)  # it is saving now
         time.sleep(draw.uniform(0, _LONGEST_S))
         os.kill(pid, signal.SIGKILL)
-        assert wait(pid) == -signal.SIGKILL
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
         num_torn += any(run.checkpoints.glob(".step_*"))
         path = newest(run)
         assert path is not None
         assert step_of(path) > seen
         seen = step_of(path)
-        assert wait(fork(lambda: check(run))) == 0
+        assert os.waitpid(fork(check, run), 0)[1] == 0
     assert num_torn > _NUM_KILLS / 10  # many were hit in the middle

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -93,18 +92,6 @@ def test_bad_rows_are_no_error_if_they_are_to_be_left_out(
     assert "a bad row is left out and listed when its turn comes" in capsys.readouterr().out
 
 
-def test_a_table_with_a_column_twice_is_refused_as_it_is_where_it_is_prepared(
-    tmp_path: Path, model: Path, run: RunDir
-) -> None:
-    file = tmp_path / "a.csv"
-    file.write_text("prompt,response,response\n2 + 5,7,8\n", encoding="utf-8")
-    configured(run, file)
-    with pytest.raises(UserError, match="has a column `response` more than once") as raised:
-        prepare(run, model, None)
-    assert raised.value.code == ExitCode.DATA
-    assert "> renamed.csv" in raised.value.do
-
-
 @pytest.mark.parametrize(
     ("text", "data", "says"),
     [
@@ -134,16 +121,6 @@ def test_a_table_of_names_alone_has_no_rows(file: Path, model: Path, run: RunDir
     path.write_text("prompt,response\n\n")
     configured(run, path)
     with pytest.raises(UserError, match=f"{path} has no rows"):
-        prepare(run, model, None)
-
-
-def test_a_compressed_file_cut_short_is_said_before_the_ranks_start(
-    file: Path, model: Path, run: RunDir
-) -> None:
-    path = file.with_suffix(".jsonl.gz")
-    path.write_bytes(gzip.compress(rows(*GOOD * 20).encode())[:-9])
-    configured(run, path)
-    with pytest.raises(UserError, match=f"{path} is damaged"):
         prepare(run, model, None)
 
 
