@@ -9,7 +9,6 @@ from tests.running import (
     User,
     as_options,
     events_of,
-    hooked,
 )
 
 _STEPS = (
@@ -29,7 +28,7 @@ _SLOW = """
 own = module.{what}
 def slow(*args, **kwargs):
     import time
-    time.sleep({seconds} if os.environ.get("RANK") in {ranks} else 0)
+    time.sleep(1.2 if os.environ.get("RANK") in {ranks} else 0)
     return own(*args, **kwargs)
 module.{what} = slow
 """
@@ -42,17 +41,15 @@ WHERE = {
 def slowed(part: str, ranks: tuple[str, ...]) -> tuple[str, str]:
     """Return a module, and what to run after its import so that a part of each step is slow."""
     module, what = WHERE[part]
-    return module, _SLOW.format(what=what, seconds=1.2, ranks=ranks)
+    return module, _SLOW.format(what=what, ranks=ranks)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("part", ["data", "compute"])
 def test_a_rank_that_is_slower_than_the_other_is_named_with_what_it_is_slow_in(
-    user: User, part: str, tmp_path_factory: pytest.TempPathFactory
+    user: User, part: str
 ) -> None:
-    folder = tmp_path_factory.mktemp("hook")
-    env = hooked(user.environ, folder, *slowed(part, ("1",)))
-    out = user.output_of(*_STEPS, env=env)
+    out = user.output_of(*_STEPS, env=user.hooked(*slowed(part, ("1",))))
     warned = [line for line in out.splitlines() if "is slower than the others" in line]
     assert len(warned) == 1, out
     assert warned[0].startswith("airlock: rank 1 is slower than the others, which wait for it: ")
@@ -65,11 +62,7 @@ def test_a_rank_that_is_slower_than_the_other_is_named_with_what_it_is_slow_in(
 
 
 @pytest.mark.long
-def test_of_ranks_that_are_equally_slow_none_is_named(
-    user: User, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    folder = tmp_path_factory.mktemp("hook")
-    env = hooked(user.environ, folder, *slowed("compute", ("0", "1")))
-    out = user.output_of(*_STEPS, env=env)
+def test_of_ranks_that_are_equally_slow_none_is_named(user: User) -> None:
+    out = user.output_of(*_STEPS, env=user.hooked(*slowed("compute", ("0", "1"))))
     assert "slower than" not in out
     assert "slow rank" not in out
