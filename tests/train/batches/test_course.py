@@ -16,12 +16,9 @@ from rundir.config import RunConfig
 from rundir.config_file import config_text
 from rundir.errors import ExitCode, UserError
 from rundir.prepared import PreparedPart
-from tests.train.data.test_data import arrow_file
 from tests.train.stream.test_stream_order import epoch_of, table_of
 from train.batches.course import Course, Draw, course_of
 from train.batches.epoch_order import MixedOrder, Order
-from train.batches.feed import Feed
-from train.data.dataset import SampleFile
 from train.stream.order import Shuffle, StreamOrder
 
 ROWS = 40
@@ -154,20 +151,6 @@ def test_the_last_step_of_the_epochs_has_the_rows_that_are_left(
             == Counter({whole + 1: more, whole: num_rows - more}) - Counter()
         )
         assert taken(course, range(len(sizes), len(sizes) + 2)) == [[], []]
-
-
-@pytest.mark.parametrize("packing", [True, False, "by_length"])
-@pytest.mark.parametrize("world_size", [1, 2, 3, 8])
-def test_ranks_without_rows_of_the_last_step_have_as_many_micro_batches_as_the_others(
-    tmp_path: Path, world_size: int, packing: Any
-) -> None:
-    samples = SampleFile(arrow_file(tmp_path / "a.arrow", 9, 100))
-    config = config_of(global_batch_size=8, epochs=1.0)
-    config = replace(config, data=replace(config.data, packing=packing, max_seq_length=8))
-    shares = [Feed(samples, config, rank, world_size).step(1) for rank in range(world_size)]
-    assert [len(share) for share in shares] == [1] * world_size
-    given = [batch.num_label_tokens for share in shares for batch in share]
-    assert sorted(given) == [0] * (world_size - 1) + [1]  # each sample's last token has loss
 
 
 def part(num_samples: int, num_drawn: int) -> PreparedPart:

@@ -53,18 +53,6 @@ def test_each_epoch_takes_of_each_file_what_its_weight_says() -> None:
         assert Counter(map(file_of, some)) == {0: 10, 1: 2, 2: 6, 3: 1}
 
 
-def test_no_sample_comes_again_before_all_others_of_its_file_have_come() -> None:
-    indices = drawn(EPOCH, 70)
-    seen = Counter[int]()
-    for index in indices:
-        seen[index] += 1
-    for begin, end in ((0, 10), (10, 17), (17, 20)):
-        times = [seen[index] for index in range(begin, end)]
-        assert max(times) - min(times) <= 1
-    first = [index for index in indices if file_of(index) == 1][:7]
-    assert sorted(first) == list(range(10, 17))  # over four epochs
-
-
 def test_the_order_is_a_function_of_seed_and_place_alone() -> None:
     assert drawn(4, 57) == drawn(12, 19) == drawn(1, 228)
     assert drawn(4, 57) != drawn(4, 57, seed=1)

@@ -82,6 +82,17 @@ def test_pieces_have_all_rows_and_their_places_whatever_is_read_first(
         ]
 
 
+@pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "parquet", "arrow stream"])
+def test_a_reader_goes_on_with_any_later_pieces(tmp_path: Path, kind: str) -> None:
+    files = files_at(write(kind, tmp_path))
+    (rows,), table = all_rows(files[0].source.path), scan_all(files, SMALL, 0)
+    reader, starts = PieceReader(files, print), np.cumsum(table["num_rows"]) - table["num_rows"]
+    for at in (0, 1, 4, len(table) - 1, 2):
+        (found,) = reader.rows(table[at : at + 1], [np.array([0])])
+        assert found == (0, [rows[starts[at]]])
+    reader.close()
+
+
 def test_blank_lines_marks_quoted_line_ends_and_endless_lines_are_as_in_a_whole_reading(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,7 +60,3 @@ def test_without_a_warm_up_the_first_step_has_the_peak(schedule: str) -> None:
 def test_a_run_no_longer_than_its_warm_up_only_rises(total: int) -> None:
     rates = [learning_rate(config(), step, total) for step in range(total)]
     assert rates == pytest.approx([PEAK * (step + 1) / 4 for step in range(total)])
-
-
-def test_a_rate_of_zero_stays_zero() -> None:
-    assert {learning_rate(config(learning_rate=0.0), step, 9) for step in range(9)} == {0.0}
