@@ -1,8 +1,7 @@
-"""Files that are no text, or too long for files.toml: compressed, damaged, of another kind."""
+"""Files that are no text, or too long for files.toml: damaged, of another kind."""
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
 import zipfile
@@ -46,9 +45,6 @@ FORMS = [
         rows='{"prompt": "größe", "response": "7"}\n'.encode("latin-1") + _ROW.encode(),
         error="is not UTF-8: it has the byte 0xf6",
         then=[PAIR[0].replace("2 + 5", "größe"), *PAIR],
-    ),
-    Form(
-        name="gzip", of="files", file="a.jsonl.gz", rows=gzip.compress(_ROW.encode()), trained=PAIR
     ),
     Form(
         name="a zip archive",
