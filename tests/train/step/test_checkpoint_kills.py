@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch._dynamo  # which optimizers import: once here, and not in every fork
 from torch import nn
 
 from ranks.group import Alone, Ranks
