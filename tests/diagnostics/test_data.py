@@ -21,9 +21,6 @@ def test_the_data_of_tiny_are_green(on_cpu: dict[str, str]) -> None:
 
 
 BAD = {
-    "cut short": (f'{ROW}{ROW}{{"prompt": "upper cat", "resp\n{ROW}', ":3: "),
-    "no text": (f'{ROW}{{"prompt": "upper cat", "response": true}}\n', "response"),
-    "no response": (f'{ROW}{{"prompt": "upper cat"}}\n', "response"),
     "far down": (ROW * 10_000 + '{"prompt": 1}\n', ":10001: "),
     "columns that nobody knows": ('{"left": "upper cat", "right": "CAT"}\n', "left, right"),
     "no file": (None, "No such file"),

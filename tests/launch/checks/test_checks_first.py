@@ -24,7 +24,6 @@ def pretended(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.runs
-@pytest.mark.sample
 def test_without_data_the_checks_run_first_and_then_what_to_type_is_said(user: User) -> None:
     code, out, err = user.finish(*NO_DATA)
     assert code == 2, out + err

@@ -165,7 +165,7 @@ def real(name: str, **train: Any) -> RunConfig:
     )
 
 
-@pytest.mark.parametrize("name", REAL)
+@pytest.mark.parametrize("name", ["Qwen3-14B", "Qwen3-32B"])  # the others are below, in four bits
 def test_real_models_have_the_sizes_they_are_known_for(name: str) -> None:
     *_, num_parameters, num_adapters = REAL[name]
     lora = footprint(real(name, method="lora"), "cuda")
@@ -198,10 +198,12 @@ def test_in_four_bits_a_real_model_takes_what_the_format_says(
     assert found.weights_bytes == pytest.approx(four_bits + rest, rel=1e-4)
 
 
-@pytest.mark.parametrize("updates", ["master", "stochastic", "plain"])
-@pytest.mark.parametrize("optimizer", ["adamw", "adamw-8bit"])
+@pytest.mark.parametrize(
+    ("optimizer", "updates"),
+    [("adamw", "master"), ("adamw", "stochastic"), ("adamw", "plain"), ("adamw-8bit", "master")],
+)
 def test_states_for_weights_in_bfloat16_are_those_of_a_real_step(
-    updates: Any, optimizer: Any
+    optimizer: Any, updates: Any
 ) -> None:
     if optimizer == "adamw-8bit":
         pytest.importorskip("bitsandbytes")
@@ -235,13 +237,6 @@ def test_a_profile_is_the_real_model(name: str) -> None:
     expected = real(f"Qwen2.5-{name.upper()}")
     assert table["architecture"].items() >= expected.architecture.items()
     assert table["model"]["dtype"] == expected.model.dtype
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", REAL)
-def test_adapters_of_a_real_model_have_the_bytes_of_the_model_built_whole(name: str) -> None:
-    config = real(name, method="lora")
-    assert_has_the_bytes_of(footprint(config, "cuda"), built(config))
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
