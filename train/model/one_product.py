@@ -12,6 +12,7 @@ from typing import Any, cast
 import torch
 from peft.tuners import lora
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 
 class OneProductLinear(lora.Linear):
@@ -39,9 +40,8 @@ class OneProductLinear(lora.Linear):
         return rows.view_as(output)
 
 
-def add_in_one_product(model: nn.Module) -> int:
-    """Have peft's plain linear layers compute so, in place; return the number of such layers."""
-    layers = [module for module in model.modules() if type(module) is lora.Linear]
-    for layer in layers:
-        layer.__class__ = OneProductLinear
-    return len(layers)
+def add_in_one_product(model: nn.Module) -> None:
+    """Have adapters on plain matrices compute so, in place; four bits have kernels of their own."""
+    for module in model.modules():
+        if type(module) is lora.Linear and type(module.get_base_layer()) in (nn.Linear, Conv1D):
+            module.__class__ = OneProductLinear
