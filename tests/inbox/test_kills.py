@@ -160,7 +160,7 @@ def test_killed_at_random_and_at_named_points_it_loses_nothing_and_does_nothing_
         "jobs.move",
         "job_verdict.finish",
         "recorded_process.start",
-        "kept_model.point_at",
+        "models.point_at",
     }
     with serving(tmp_path / "second", environ, "not started") as served:
         dropper = Dropper(served, seed=num_rounds)
