@@ -25,7 +25,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 def as_peft_computes(model: Any) -> Any:
     """Return a copy in which peft's own layers do their products one after the other."""
     other = copy.deepcopy(model)
-    layers: list[Any] = [one for one in other.modules() if type(one) is OneProductLinear]
+    layers: list[Any] = [module for module in other.modules() if type(module) is OneProductLinear]
     assert layers
     for layer in layers:
         layer.__class__ = lora.Linear
@@ -53,7 +53,8 @@ def test_in_bfloat16_it_is_rounded_once_and_so_nearer_to_the_truth() -> None:
     with torch.no_grad():
         truth = exact(input_ids=IDS).logits
         ours, theirs = (
-            (one(input_ids=IDS).logits - truth).norm() for one in (model, as_peft_computes(model))
+            (computed(input_ids=IDS).logits - truth).norm()
+            for computed in (model, as_peft_computes(model))
         )
     assert ours < 1.02 * theirs
 
@@ -79,8 +80,8 @@ class LargeResults(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def test_the_output_is_written_by_two_products_and_nothing_else() -> None:
     model = made(configured(SHAPES["qwen3"]))
     kernels = []
-    for one, kind in ((model, OneProductLinear), (as_peft_computes(model), lora.Linear)):
-        layer: Any = next(module for module in one.modules() if type(module) is kind)
+    for made_so, kind in ((model, OneProductLinear), (as_peft_computes(model), lora.Linear)):
+        layer: Any = next(module for module in made_so.modules() if type(module) is kind)
         x = torch.randn(2, 7, layer.in_features, dtype=torch.bfloat16)
         with LargeResults(14 * layer.out_features) as large, torch.no_grad():
             layer(x)
@@ -91,14 +92,14 @@ def test_the_output_is_written_by_two_products_and_nothing_else() -> None:
 def test_what_is_no_plain_adapter_is_left_to_peft() -> None:
     model = made(configured(SHAPES["qwen3"], dtype="float32"))
     theirs = as_peft_computes(model)
-    for one in (model, theirs):
-        one.add_adapter("second", one.peft_config["default"])
+    for both in (model, theirs):
+        both.add_adapter("second", both.peft_config["default"])
     with torch.no_grad():
         for prepare in (
-            lambda one: one.base_model.set_adapter(["default", "second"]),
-            lambda one: one.base_model.disable_adapter_layers(),
-            lambda one: (one.base_model.enable_adapter_layers(), one.merge_adapter()),
+            lambda peft: peft.base_model.set_adapter(["default", "second"]),
+            lambda peft: peft.base_model.disable_adapter_layers(),
+            lambda peft: (peft.base_model.enable_adapter_layers(), peft.merge_adapter()),
         ):
-            for one in (model, theirs):
-                prepare(one)
+            for both in (model, theirs):
+                prepare(both)
             assert torch.equal(model(input_ids=IDS).logits, theirs(input_ids=IDS).logits)
