@@ -17,6 +17,7 @@ from launch.start.agent import elastic_compat as of_agent
 from machine.processes import python_compat as of_python
 from ranks import flight_compat as of_flight
 from ranks import torch_compat as of_training
+from ranks import transformers_compat as of_transformers
 from rundir.paths import PACKAGES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -25,6 +26,7 @@ COMPAT = [
     "launch/start/agent/elastic_compat.py",
     "ranks/flight_compat.py",
     "ranks/torch_compat.py",
+    "ranks/transformers_compat.py",
 ]
 
 
@@ -45,7 +47,12 @@ def is_set_by(owner: type, name: str) -> bool:
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch.distributed.optim's
 @pytest.mark.parametrize(
-    "name", of_python.PRIVATE + of_training.PRIVATE + of_flight.PRIVATE + of_agent.PRIVATE
+    "name",
+    of_python.PRIVATE
+    + of_training.PRIVATE
+    + of_transformers.PRIVATE
+    + of_flight.PRIVATE
+    + of_agent.PRIVATE,
 )
 def test_what_is_private_and_used_is_there(name: str) -> None:
     assert is_there(name), f"{name} has gone: see the compat module that names it"

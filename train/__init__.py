@@ -3,3 +3,7 @@
 worker.py runs in the ranks, warm.py in the zygote; prepare.py and describe.py run as child
 processes.
 """
+
+from ranks.transformers_compat import quicken
+
+quicken()

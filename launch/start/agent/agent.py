@@ -27,14 +27,19 @@ _ZYGOTE_LOST = 255  # multiprocessing's exit code for a fork whose forkserver is
 def main() -> None:
     """Start the ranks and monitor them; exit with 0 if all of them exited with 0, else with 10."""
     run, torchrun_args = RunDir(Path(sys.argv[1])), sys.argv[2:]
-    launch = read_config(run.config).launch
+    config = read_config(run.config)
+    launch = config.launch
     events = EventWriter(run.event_file("agent"))
     # Only this process knows its own pid; the zygote and the ranks inherit its environment.
     os.environ["AIRLOCK_AGENT_PID"] = str(os.getpid())
-    warm = WarmStart(run, events, launch.zygote_timeout_s) if launch.start != "cold" else None
-
     torch_compat.leave_no_main()
-    # Only now: while the zygote imports torch on one core, this process does so on another.
+    warm = None
+    if launch.start != "cold":
+        preload = config.script.preload if config.script else ()
+        shares_torch = "-torch" not in preload
+        warm = WarmStart(run, events, launch.zygote_timeout_s, shares_torch=shares_torch)
+
+    # Only now: while the zygote imports what else it needs, this process does so on another core.
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher import api
@@ -42,14 +47,14 @@ def main() -> None:
 
     torch_compat.format_plainly()
     torch_compat.hasten_rendezvous()
-    config, command, args = config_from_args(get_args_parser().parse_args(torchrun_args))
+    elastic, command, args = config_from_args(get_args_parser().parse_args(torchrun_args))
     # launch_agent hard-codes the agent class; the rest of its set-up is wanted.
     api.LocalElasticAgent = _airlock_agent(  # type: ignore[attr-defined]
         LocalElasticAgent, run, events, launch.start, warm
     )
     try:
-        with events.span("spawn", num_ranks=config.nproc_per_node):
-            api.elastic_launch(config, command)(*args)
+        with events.span("spawn", num_ranks=elastic.nproc_per_node):
+            api.elastic_launch(elastic, command)(*args)
     except (ChildFailedError, ZygoteLostError):  # the run folder records both by now
         sys.exit(int(ExitCode.RANK_FAILED))
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import time
+from collections.abc import Callable
 from multiprocessing import forkserver
 
-from machine.processes.python_compat import forkserver_pid
+from launch.start.rank.fork_safety import inspect
+from launch.start.rank.zygote import one_thread
+from machine.processes.python_compat import fork_forkserver, forkserver_pid
 from rundir.events import Event, EventTail, EventWriter
 from rundir.paths import RunDir
 
@@ -21,13 +25,16 @@ class ZygoteLostError(Exception):
 
 
 class WarmStart:
-    """The zygote as seen by its parent; to be created in the main thread, before torch is imported.
+    """The zygote as seen by its parent; to be created in the main thread, before any other starts.
 
     The main thread, because the zygote dies with the thread that starts it. `timeout_s` applies to
-    each step of the zygote; waiting for the gate has a timeout of its own.
+    each step of the zygote; waiting for the gate has a timeout of its own. With `shares_torch` this
+    process imports torch first, and the zygote begins as a fork of it.
     """
 
-    def __init__(self, run: RunDir, events: EventWriter, timeout_s: float) -> None:
+    def __init__(
+        self, run: RunDir, events: EventWriter, timeout_s: float, *, shares_torch: bool
+    ) -> None:
         self._tail = EventTail(run.event_file("zygote"))
         self._events = events
         self._timeout_s = timeout_s
@@ -35,7 +42,7 @@ class WarmStart:
         self._given_up: str | None = None
         self._told_of: int | None = None  # pid of the zygote whose exit has been recorded
         forkserver.set_forkserver_preload(["launch.start.rank.preload"])
-        self._start()
+        self._start(fork_forkserver if shares_torch and _import_torch(events) else None)
 
     def why_not(self) -> str | None:
         """Return None if ranks can be forked now, else the reason why this run must start cold.
@@ -81,10 +88,13 @@ class WarmStart:
                 "error", "zygote.exit", exitcode=exitcode, signal=signal_name(exitcode)
             )
 
-    def _start(self) -> None:
-        """Start the zygote unless it is running; if that fails, a cold start is still possible."""
+    def _start(self, start: Callable[[], None] | None = None) -> None:
+        """Start the zygote unless it is running; if that fails, a cold start is still possible.
+
+        One that died is followed by a fresh interpreter: by then this process has threads.
+        """
         try:
-            forkserver.ensure_running()
+            (start or forkserver.ensure_running)()
         except OSError as error:  # its socket is in $TMPDIR, which may be full or too long
             self._given_up = f"the zygote could not be started: {error}"
 
@@ -121,6 +131,17 @@ class WarmStart:
                 return None
             time.sleep(_POLL_S)
         return None
+
+
+def _import_torch(events: EventWriter) -> bool:
+    """Import torch; return whether this process may be forked after that."""
+    with one_thread(), events.span("zygote.import", what="torch"):
+        gc.disable()  # as in the zygote
+        import torch  # noqa: F401
+
+        gc.freeze()
+        gc.enable()
+    return inspect().why_not_to_fork is None
 
 
 def _step(event: Event, before: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from launch.start.rank.fork_safety import inspect
 from launch.start.rank.reporter import Reporter
 from launch.start.rank.script_imports import Import, ImportPlan, Setting, plan_imports
+from ranks.transformers_compat import quickened
 from rundir.config import ScriptConfig
 
 # Variables that differ between ranks: a library that reads one while it loads would get the same
@@ -39,7 +40,7 @@ def import_in_zygote(script: ScriptConfig, report: Reporter) -> None:
     """
     plan = plan_imports(script, safe_to_fork=True)
     _say_left_out(plan, report)
-    with _settings_undone(plan), _asked_for_rank() as variables_read:
+    with quickened(), _settings_undone(plan), _asked_for_rank() as variables_read:
         for step in plan.steps:
             if isinstance(step, Setting):
                 _do(step, report)

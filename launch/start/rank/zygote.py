@@ -11,12 +11,13 @@ before it serves. The contract:
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import multiprocessing
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -27,7 +28,7 @@ from launch.start.rank.admission import through_gate
 from launch.start.rank.fork_safety import Inspection, cuda_is_touched, inspect
 from launch.start.rank.reporter import Reporter, write_output_to
 from launch.start.rank.script_imports import LEFT_OUT
-from launch.start.rank.script_preload import UnfitError, import_in_zygote
+from launch.start.rank.script_preload import UnfitError, import_in_zygote, set_variables
 from launch.start.rank.standard_input import keep_input
 from machine.cores.binding import spread_pages
 from machine.memory.limits import apply_limits
@@ -80,9 +81,7 @@ def warm_up() -> None:
     keep_input()
     write_output_to(run.zygote_log, run.stacks("zygote"))
     events = EventWriter(run.event_file("zygote"))
-    variables = {name: os.environ.get(name) for name in _ONE_THREAD}
-    current = Zygote(os.getpid(), variables, multiprocessing.current_process())
-    os.environ.update(_ONE_THREAD)
+    current = Zygote(os.getpid(), _one_thread(), multiprocessing.current_process())
     gc.disable()  # imports create millions of lasting objects: collecting finds nothing
     inspection = Inspection(num_threads=1, cuda_touched=False)
     try:
@@ -108,6 +107,23 @@ def warm_up() -> None:
     if events.num_lost > num_lost:
         os._exit(1)  # a full disk: the agent cannot read the mark, but sees that this process ends
     events.close()
+
+
+def _one_thread() -> dict[str, str | None]:
+    """Set the variables of a process with one thread; return what they were."""
+    before = {name: os.environ.get(name) for name in _ONE_THREAD}
+    os.environ.update(_ONE_THREAD)
+    return before
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Have what is imported within the block start no threads."""
+    before = _one_thread()
+    try:
+        yield
+    finally:
+        set_variables(before)
 
 
 def _import_and_build(run: RunDir, report: Reporter) -> Any:
