@@ -20,6 +20,9 @@ from typing import Any, NoReturn
 regex_opcodes = import_module("re._constants")
 regex_parser = import_module("re._parser")
 
+_util: Any = multiprocessing.util
+_spawn = _util.spawnv_passfds
+
 PRIVATE = (  # module:attribute
     "atexit:_clear",
     "atexit:_run_exitfuncs",
@@ -47,12 +50,11 @@ def fork_forkserver() -> None:
     OSError, as `forkserver.ensure_running` does.
     """
     resource_tracker.ensure_running()  # a fresh interpreter, as ever
-    util: Any = multiprocessing.util
-    spawn, util.spawnv_passfds = util.spawnv_passfds, _fork_and_run
+    _util.spawnv_passfds = _fork_and_run
     try:
         forkserver.ensure_running()
     finally:
-        util.spawnv_passfds = spawn
+        _util.spawnv_passfds = _spawn
 
 
 def _fork_and_run(_path: str, args: Sequence[str], passed: Sequence[int]) -> int:
@@ -77,6 +79,7 @@ def _run_as_new(program: str, descriptors: Sequence[int]) -> NoReturn:
                 signal.signal(number, signal.SIG_DFL)
         sys.stdout, sys.stderr, sys.argv = sys.__stdout__, sys.__stderr__, ["-c"]
         sys.modules["__main__"] = ModuleType("__main__")
+        _util.spawnv_passfds = _spawn
         for server in (forkserver._forkserver, resource_tracker._resource_tracker):
             type(server).__init__(server)  # the parent's server, and locks that it holds
         exec(program, {"__name__": "__main__"})  # noqa: S102 - multiprocessing's own words
@@ -95,7 +98,7 @@ def begin_exit_handlers_anew() -> None:
     CPython does so itself from 3.13 on; before, multiprocessing loses its handler in a fork.
     """
     atexit._clear()
-    atexit.register(multiprocessing.util._exit_function)  # type: ignore[attr-defined]
+    atexit.register(_util._exit_function)
 
 
 def run_exit_handlers() -> None:

@@ -135,6 +135,9 @@ def test_ranks_are_forks_of_the_zygote_and_share_what_it_has(user: User) -> None
         zygote = psutil.Process(zygote_pid(run))
         pids = set(rank_pids(run).values())
         assert {child.pid for child in zygote.children()} == pids
+        agent = zygote.parent()
+        assert agent is not None
+        assert zygote.cmdline() == agent.cmdline()  # a fork of it, with torch imported once
         assert_kept_apart(process, run)
         ready = events_of(run, "mark", "zygote.ready")[0]
         assert (ready["unfit"], ready["num_threads"], ready["cuda_touched"]) == (None, 1, False)
