@@ -17,8 +17,8 @@ airlock_extra=dev
 . "$AIRLOCK_ROOT/setup/environment.sh"
 
 tier='not long and not gpu and (sample or not runs)'
-# Most of a test is one process that imports: two files at once, where no GPU is to be shared.
-together='--numprocesses=logical --maxprocesses=2 --dist=loadfile'
+# Where no GPU is to be shared: a third file computes while the processes of two others wait.
+together=--numprocesses=3\ --dist=loadfile
 joins=''
 for argument; do
     shift
