@@ -38,7 +38,7 @@ def score(config: RunConfig, run: RunDir, model: Any, events: EventWriter) -> No
         named.evaluate(step)
         if ranks.is_first and config.scoring.per_example:
             _keep(run, named)
-    unmeasured = dict.fromkeys(("tokens_per_s", "mfu", "gpu_peak_bytes", "checkpoint"))
+    unmeasured = dict.fromkeys(("tokens_per_s", "mfu", "hfu", "gpu_peak_bytes", "checkpoint"))
     ranks.mark("train.result", result="done", step=step, **unmeasured)
     part(ranks)
 

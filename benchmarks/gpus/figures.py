@@ -34,9 +34,12 @@ def measured(case: Shape, done: Done, num_warm: int) -> Figures:
         raise FailedError(f"{len(metrics)} steps were trained, no more")
     speed, mfu = _speed(case, counted, ends[num_warm - 1 :])
     results = done.of("mark", "train.result")  # none if it was killed
+    # Both are of the same seconds, and of the whole loop.
+    again = results[-1]["hfu"] / results[-1]["mfu"] if results and results[-1]["mfu"] else None
     return {
         "tokens_per_s": round(speed, 1),
         "mfu": None if mfu is None else round(mfu, 4),
+        "hfu": None if mfu is None or again is None else round(mfu * again, 4),
         "gpu_peak_bytes": results[-1]["gpu_peak_bytes"] if results else None,
         "first_step_s": done.first_step_s,  # since the exec of the command
         "num_steps": len(counted),

@@ -16,7 +16,10 @@ from rundir.errors import ExitCode
 from rundir.paths import RunDir
 from tests.state.story import GONE, PLAN, REAL, Story, root
 
-RESULT: dict[str, Any] = {"tokens_per_s": 9.0, "gpu_peak_bytes": None, "checkpoint": "c"}
+RESULT: dict[str, Any] = {"tokens_per_s": 9.0, "gpu_peak_bytes": None, "checkpoint": "c"} | {
+    "mfu": None,
+    "hfu": None,
+}
 
 
 def asked_to_stop() -> Signals:
@@ -78,7 +81,7 @@ def test_a_run_trains_and_finishes(story: Story) -> None:
     assert state.first_loss == 2.0
     story.tell("end", "checkpoint", 0, step=10, duration_s=0.1, ok=True)
     story.tell("metric", "eval", 0, step=10, loss=1.0, exact_match=0.5)
-    story.tell("mark", "train.result", 0, result="done", step=10, mfu=None, **RESULT)
+    story.tell("mark", "train.result", 0, result="done", step=10, **RESULT)
     assert (state.last_checkpoint, status.exact_match, len(state.evals)) == (10, 0.5, 2)
     code = exit_code(state, 0, Signals())
     state.end(code)
@@ -189,7 +192,7 @@ def test_a_new_attempt_starts_without_the_failures_of_the_last(story: Story) -> 
     state = story.state
     story.tell("mark", "train.plan", 0, **PLAN)
     story.tell("end", "checkpoint", 0, step=5, duration_s=0.1, ok=True)
-    story.tell("mark", "train.result", 0, result="stopped", step=5, mfu=None, **RESULT)
+    story.tell("mark", "train.result", 0, result="stopped", step=5, **RESULT)
     story.raised(0, GONE)
     story.exited(1, -9, "SIGKILL")
     story.attempt = 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch import nn
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from rundir.config import RunConfig
 
@@ -20,6 +21,11 @@ def recompute_blocks(model: Any, config: RunConfig) -> None:
     # transformers 5.23 renamed this method; earlier versions only have the old name.
     enable = getattr(model, "activation_checkpointing_enable", None)
     (enable or model.gradient_checkpointing_enable)(options)
+
+
+def is_recomputed(module: nn.Module) -> bool:
+    """Return whether a module is a block whose activations are computed again."""
+    return isinstance(module, GradientCheckpointingLayer) and module.gradient_checkpointing
 
 
 def _may_be_random(model: Any, config: RunConfig) -> bool:

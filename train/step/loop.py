@@ -145,6 +145,7 @@ class Trainer:
             step=self._step,
             tokens_per_s=self.progress.total_tokens_per_s,
             mfu=self.progress.total_mfu,
+            hfu=self.progress.total_hfu,
             gpu_peak_bytes=self.progress.gpu_peak_bytes,
             checkpoint=None if saved is None else str(saved.relative_to(self._run.path)),
         )

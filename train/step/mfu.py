@@ -1,8 +1,8 @@
-"""Model FLOPs utilisation (MFU): the operations a model needs for a step, and a GPU's peak.
+"""Model and hardware FLOPs utilisation (MFU, HFU): a step's operations, and a GPU's peak.
 
 As in Chowdhery et al. 2022, "PaLM", appendix B: a matrix costs 2 operations per weight and token in
 forward and 4 in backward, attention 4 and 8 for each pair of tokens and each dimension of a head,
-and nothing counts twice for being recomputed. The differences:
+and nothing counts twice for being recomputed. HFU counts that as well. The differences:
 
 * weights that are not trained get no gradient, which leaves 2 of their 4 operations in backward;
 * a token attends only to those before it, in its own sample: half of length², not the whole row;
@@ -24,6 +24,7 @@ from transformers.pytorch_utils import Conv1D
 
 from train.batches.batch import Work
 from train.model.build import plain_model
+from train.model.recompute import is_recomputed
 
 _MATRIX_DIMS = 2
 _FULL = ("full_attention", "sliding_attention")
@@ -80,11 +81,16 @@ def peak_flops_per_s(device: torch.device, dtype: Literal["float32", "bfloat16"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFlops:
-    """Operations of forward and backward together; a multiplication and an addition are two."""
+    """Operations of forward and backward together; a multiplication and an addition are two.
+
+    `recomputed_…` are those of a second forward of the blocks that keep no activations.
+    """
 
     per_label: float
     per_input: float
     per_squared_length: float
+    recomputed_per_input: float = 0.0
+    recomputed_per_squared_length: float = 0.0
 
     def of(self, work: Work) -> float:
         """Return all operations that such a step needs."""
@@ -92,6 +98,14 @@ class ModelFlops:
             self.per_label * work.num_labels
             + self.per_input * work.num_inputs
             + self.per_squared_length * work.squared_lengths
+        )
+
+    def computed(self, work: Work) -> float:
+        """Return all operations of such a step, with those that are recomputed."""
+        return (
+            self.of(work)
+            + self.recomputed_per_input * work.num_inputs
+            + self.recomputed_per_squared_length * work.squared_lengths
         )
 
 
@@ -107,10 +121,15 @@ def model_flops(model: Any, longest: int) -> ModelFlops | None:
     if pairs is None or not _is_matrix(head) or not _is_all_matrices(model):
         return None
     matrices = [module for module in model.modules() if _is_matrix(module) and module is not head]
+    blocks = [module for module in model.modules() if is_recomputed(module)]
+    # A third of attention's operations are those of forward.
+    share = len(blocks) / plain.config.num_hidden_layers / 3
     return ModelFlops(
         per_label=_matrix_flops(head),
         per_input=sum(map(_matrix_flops, matrices)),
         per_squared_length=pairs,
+        recomputed_per_input=sum(map(_flops_again, blocks)),
+        recomputed_per_squared_length=pairs * share,
     )
 
 
@@ -119,13 +138,20 @@ def _is_matrix(module: nn.Module) -> bool:
 
 
 def _matrix_flops(module: Any) -> float:
-    """Return operations per token: forward, input gradient, and weight gradient if there is one.
+    """Return operations per token: forward, input gradient, and weight gradient if there is one."""
+    return float(_num_weights(module) * (6 if module.weight.requires_grad else 4))
 
-    Weights may be packed (bitsandbytes), so their shape does not tell their number.
-    """
+
+def _flops_again(block: nn.Module) -> float:
+    """Return operations per token of the second forward: it ends before a block's last product."""
+    *again, _ = (module for module in block.modules() if _is_matrix(module))
+    return sum(2.0 * _num_weights(module) for module in again)
+
+
+def _num_weights(module: Any) -> int:
+    """Return the weights of a layer: they may be packed (bitsandbytes), unlike their shape."""
     is_conv1d = isinstance(module, Conv1D)
-    num_weights = module.nx * module.nf if is_conv1d else module.in_features * module.out_features
-    return float(num_weights * (6 if module.weight.requires_grad else 4))
+    return int(module.nx * module.nf if is_conv1d else module.in_features * module.out_features)
 
 
 def _is_all_matrices(model: nn.Module) -> bool:

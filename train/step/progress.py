@@ -179,7 +179,7 @@ class StepProgress:
                 lr=self._lr,
                 grad_norm=float(self._grad_norm),
                 tokens_per_s=self._work.num_inputs / elapsed_s,
-                mfu=self._mfu(self._work, elapsed_s),
+                mfu=self._utilisation(ModelFlops.of, self._work, elapsed_s),
                 **{f"time_{part}_s": times[part] for part in (*HOST_PARTS, *DEVICE_PARTS)},
             )
         self._reset()
@@ -206,12 +206,14 @@ class StepProgress:
             time_wait_s=round(known["comm"] + known[_WAIT], 6),
         )
 
-    def _mfu(self, work: Work, elapsed_s: float) -> float | None:
-        """Return the share of all GPUs' peak that the model needed; None if either is unknown."""
+    def _utilisation(
+        self, count: Callable[[ModelFlops, Work], float], work: Work, elapsed_s: float
+    ) -> float | None:
+        """Return the share of all GPUs' peak that `count` gives; None if either is unknown."""
         if self._flops is None or self._peak is None or elapsed_s <= 0:
             return None
         all_ranks = self._peak * self._ranks.world_size
-        return round(self._flops.of(work) / (elapsed_s * all_ranks), 4)
+        return round(count(self._flops, work) / (elapsed_s * all_ranks), 4)
 
     @property
     def total_tokens_per_s(self) -> float | None:
@@ -222,4 +224,13 @@ class StepProgress:
     @property
     def total_mfu(self) -> float | None:
         """MFU over the whole loop, including evaluations and checkpoints."""
-        return self._mfu(self._total, self._total_s) if self._total.num_inputs else None
+        return self._total_utilisation(ModelFlops.of)
+
+    @property
+    def total_hfu(self) -> float | None:
+        """The same with what was recomputed (HFU)."""
+        return self._total_utilisation(ModelFlops.computed)
+
+    def _total_utilisation(self, count: Callable[[ModelFlops, Work], float]) -> float | None:
+        total = self._total
+        return self._utilisation(count, total, self._total_s) if total.num_inputs else None

@@ -93,12 +93,19 @@ def test_frozen_weights_need_a_third_less() -> None:
     assert lora.per_label == full.per_label * 4 / 6
 
 
-def test_what_is_recomputed_in_backward_counts_once() -> None:
-    model = made("qwen2")
-    plain = counted(model, [collate(samples()[:1])])
-    again = made("qwen2", checkpointing=True)
-    assert counted(again, [collate(samples()[:1])]) > 1.2 * plain
-    assert model_flops(again, 64) == model_flops(model, 64)
+@pytest.mark.parametrize("method", ["full", "lora"])
+@pytest.mark.parametrize("name", list(SHAPES))
+def test_what_is_recomputed_in_backward_counts_once_and_as_hardware_twice(
+    name: str, method: str
+) -> None:
+    flops, again = (model_flops(made(name, method, checkpointing=on), 64) for on in (False, True))
+    assert flops is not None
+    assert again is not None
+    batches = [collate([sample]) for sample in samples((24, 9))]
+    work = work_of(batches)
+    whole = work._replace(squared_lengths=2 * work.squared_lengths)
+    assert again.of(work) == flops.of(work) == flops.computed(work)
+    assert again.computed(whole) == counted(made(name, method, checkpointing=True), batches)
 
 
 def test_padding_is_no_work_and_samples_in_a_row_do_not_see_each_other() -> None:

@@ -261,7 +261,7 @@ def test_every_part_of_a_step_is_timed_and_a_cpu_has_no_mfu(done: Path) -> None:
         assert metric["mfu"] is None
         assert all(metric[f"time_{part}_s"] > 0 for part in (*HOST_PARTS, *DEVICE_PARTS))
     (result,) = told(done / "world2", "mark", "train.result")
-    assert (result["mfu"], result["gpu_peak_bytes"]) == (None, None)
+    assert (result["mfu"], result["hfu"], result["gpu_peak_bytes"]) == (None, None, None)
 
 
 if __name__ == "__main__":

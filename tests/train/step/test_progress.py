@@ -110,12 +110,13 @@ def test_mfu_is_a_share_of_all_gpus_together_and_unknown_without_a_peak_or_a_cou
     ranks = Ranks(rank=0, world_size=world_size, device=CPU, control=None)
     progress = StepProgress(RunConfig(profile="test"), ranks)
     progress.begin(FLOPS)
-    assert progress._mfu(WORK, 10.0) is None
+    assert progress._utilisation(ModelFlops.of, WORK, 10.0) is None
     progress._peak = 1000.0  # as on a GPU
     assert FLOPS.of(WORK) == 20 * 5 + 40 * 100 + 800 * 2
-    assert progress._mfu(WORK, 10.0) == pytest.approx(5700 / (10 * 1000 * world_size), abs=1e-4)
+    mfu = progress._utilisation(ModelFlops.of, WORK, 10.0)
+    assert mfu == pytest.approx(5700 / (10 * 1000 * world_size), abs=1e-4)
     progress.begin(None)
-    assert progress._mfu(WORK, 10.0) is None
+    assert progress._utilisation(ModelFlops.of, WORK, 10.0) is None
 
 
 @pytest.mark.gpu
