@@ -37,7 +37,9 @@ class ModelConfig:
         "model.attention", "auto"
     )
     towers: Literal["skip", "keep"] = _field("model.towers", "skip")
-    gradient_checkpointing: bool = _field("model.gradient_checkpointing", False)
+    gradient_checkpointing: Literal["auto", True, False] | int = _field(
+        "model.gradient_checkpointing", False
+    )
     compile: bool = _field("model.compile", False)
     trust_remote_code: bool = _field("model.trust_remote_code", False)
 

@@ -34,6 +34,8 @@ class Footprint:
     logits_bytes: int  # of the head and the loss, gradients of both included
     peak_bytes: int
     peak_moment: Moment
+    num_blocks: int = 0  # that can be recomputed in backward, one as large as another; 0: not known
+    block_bytes: int = 0  # of the activations, what each of these adds
 
 
 def write_footprints(path: Path, footprints: list[Footprint]) -> None:

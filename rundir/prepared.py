@@ -67,6 +67,7 @@ class Prepared:
     loading: Loading = field(default_factory=Loading)
     evaluations: dict[str, PreparedData] = field(default_factory=dict)  # named sets
     bf16_updates: Literal["master", "stochastic", "plain"] = "master"  # for train.bf16_updates=auto
+    recomputed: bool | int = True  # for model.gradient_checkpointing=auto
 
 
 def write_prepared(run: RunDir, prepared: Prepared) -> None:

@@ -99,7 +99,7 @@ def _tries(config: RunConfig) -> dict[str, Try]:
             what=f"{ranks} instead of {train.global_batch_size} samples a step",
             settings={"train.global_batch_size": str(ranks)},
         )
-    if not config.model.gradient_checkpointing:
+    if config.model.gradient_checkpointing is not True:
         settings = {"model.gradient_checkpointing": "true"}
         tries["checkpointing"] = Try(
             what="activations are computed twice, slower", settings=settings

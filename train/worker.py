@@ -97,6 +97,9 @@ def build(config: RunConfig, run: RunDir, device: torch.device) -> Any:
     """Return the model on `device`, with what the method trains, from the run's prepared folder."""
     prepared = read_prepared(run)
     folder = Path(prepared.model_path)
+    if config.model.gradient_checkpointing == "auto":  # the launcher's choice, by the plan
+        decided = replace(config.model, gradient_checkpointing=prepared.recomputed)
+        config = replace(config, model=decided)
     if device.type == "meta" or prepared.loading.load == "random":
         model = new_model(load_architecture(config.model, folder), config, device)
     else:

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, get_type_hints
 
+from launch.config.setting_values import choices_of
 from rundir.config import SECTIONS
 
 _FILE = Path(__file__).with_name("other_flags.toml")
@@ -62,7 +63,7 @@ def meaning_of(flag: str) -> Meaning | None:
         return None
     section, cls = keys[0]
     hint = get_type_hints(cls)[name]
-    is_flag = hint is bool or True in get_args(hint)
+    is_flag = hint is bool or True in choices_of(hint)[0]
     of_flag = "true" if is_flag else ""
     return Meaning(kind="setting", name=f"{section}.{name}", of_flag=of_flag)
 

@@ -107,8 +107,10 @@ def checked_value(given: Any, hint: Any, item: Field[Any], where: str) -> Any:
 def _from_text(text: str, hint: Any, where: str) -> Any:
     """Return `text` converted to `hint`; an invalid number stays text, for `_checked` to report."""
     text = text.strip()
-    if hint is bool or True in get_args(hint):
-        return _BOOLS.get(text.casefold(), text)
+    choices, or_number = choices_of(hint)
+    if hint is bool or True in choices:
+        value = _BOOLS.get(text.casefold(), text)
+        return int(text) if or_number and isinstance(value, str) and text.isdecimal() else value
     if hint in (int, float):
         try:
             return hint(text)
@@ -123,10 +125,12 @@ def _checked(given: Any, hint: Any, item: Field[Any], where: str) -> Any:
 
     Raises UserError otherwise.
     """
-    choices = get_args(hint)
+    choices, or_number = choices_of(hint)
     kind: Any = str if choices else hint
     if isinstance(given, bool) and True in choices:
         return given
+    if or_number and type(given) is int:
+        choices, kind = (), int
     value: Any = float(given) if kind is float and type(given) is int else given
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
@@ -134,10 +138,19 @@ def _checked(given: Any, hint: Any, item: Field[Any], where: str) -> Any:
     if isinstance(value, str) and not value.isprintable():
         raise UserError(f"{where} is {value!r}", do="use printable characters only")
     if choices and value not in choices:
-        raise UserError(f"{where} is {value!r}", do=f"one of {', '.join(map(_spelt, choices))}")
-    if item.metadata["at_least"] is not None:
+        words = ", ".join(map(_spelt, choices)) + (" or a number" if or_number else "")
+        raise UserError(f"{where} is {value!r}", do=f"one of {words}")
+    if item.metadata["at_least"] is not None and kind is not str:
         _check_range(value, item, where)
     return value
+
+
+def choices_of(hint: Any) -> tuple[tuple[Any, ...], bool]:
+    """Return the choices that a field has, and whether a number is another one."""
+    args = get_args(hint)
+    if int not in args:
+        return args, False
+    return tuple(choice for arg in args for choice in get_args(arg)), True
 
 
 def _spelt(choice: str | bool) -> str:

@@ -85,7 +85,7 @@ def _smaller_steps(config: RunConfig) -> list[Group]:
     ]
     groups: list[Group] = [micro]
     least = _least(config)
-    if not config.model.gradient_checkpointing:
+    if config.model.gradient_checkpointing is not True:
         checkpointing = {"model.gradient_checkpointing": "true"}
         groups.append([_changed(config, "activations computed twice, slower", checkpointing)])
         if least != checkpointing:
@@ -137,7 +137,7 @@ def _adapters(config: RunConfig, device: Device) -> list[Group]:
 def _least(config: RunConfig) -> dict[str, str]:
     """Return the settings that make steps as small as possible, without those already in place."""
     changes = _micro(1) if _at_once(config) > 1 else {}
-    if not config.model.gradient_checkpointing:
+    if config.model.gradient_checkpointing is not True:
         changes["model.gradient_checkpointing"] = "true"
     return changes
 
@@ -180,6 +180,6 @@ def _changed(config: RunConfig, what: str, settings: dict[str, str]) -> Change:
         section, _, name = key.partition(".")
         old = getattr(config, section)
         kind = type(getattr(old, name))
-        value = text == "true" if kind is bool else kind(text)
+        value = text == "true" if text in ("true", "false") else kind(text)
         config = dataclasses.replace(config, **{section: dataclasses.replace(old, **{name: value})})
     return Change(what=what, config=config, settings=settings)

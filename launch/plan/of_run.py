@@ -20,13 +20,12 @@ from launch.plan.instead import Instead, what_fits_instead
 from launch.plan.plan import Plan, this_host
 from launch.plan.planning import make_plan, plan_of_job, plan_text
 from launch.plan.question import question_of
-from launch.plan.show import show_plan, updates_lines, verdict_lines
+from launch.plan.show import recomputed_lines, show_plan, updates_lines, verdict_lines
 from launch.plan.target import target_of_placement
 from launch.plan.tracer import Tracer
-from launch.plan.updates import Way, chosen, way_of, ways_of, with_ways
+from launch.plan.ways import Decided, Ways
 from machine.processes.signals import Interrupted, Signals
 from rundir.atomic import write_text
-from rundir.config import RunConfig
 from rundir.errors import ExitCode, UserError
 from rundir.paths import RunDir
 from rundir.prepared import Prepared
@@ -81,17 +80,16 @@ class PlanOfRun:
         try:
             questions = [
                 question_of(config, self._target.device, self._model_folder)
-                for config in self._ways()
+                for config in self._ways.traced
             ]
             self._tracer = Tracer(questions, self._environ)
         except UserError as error:
             if self._prepared is not None:  # else the model may still be fetched
                 self._say_none(error)
 
-    def _ways(self) -> list[RunConfig]:
-        """Return the configuration for each way to update weights that is still open."""
-        configs = with_ways(self._config)
-        return configs if self._target.gpu else configs[:1]
+    @property
+    def _ways(self) -> Ways:
+        return Ways(self._config, self._target)
 
     @property
     def _model_folder(self) -> Path | None:
@@ -105,8 +103,9 @@ class PlanOfRun:
         if self._is_settled or self._tracer is None or not self._tracer.poll():
             return
         try:
-            pairs = zip(self._ways(), self._tracer.answers(), strict=True)
-            plan = chosen(
+            ways = self._ways
+            pairs = zip(ways.traced, self._tracer.answers(), strict=True)
+            plan = ways.chosen(
                 [
                     make_plan(config, self._target, footprint, self._host, self._model_folder)
                     for config, footprint in pairs
@@ -127,21 +126,21 @@ class PlanOfRun:
         self._keep(plan, None)
         if is_refused:
             raise DoesNotFitError(plan, self._request)
-        lines = [*verdict_lines(plan), *updates_lines(plan)]
+        lines = [*verdict_lines(plan), *updates_lines(plan), *recomputed_lines(plan)]
         self._console.out("\n".join(f"plan: {line}" for line in lines))
 
-    def updates(self) -> Way:
-        """Return how weights in bfloat16 are to be updated; waits for the plan if that decides.
+    def decided(self) -> Decided:
+        """Return what is left to the plan; waits for it if that decides.
 
         Called when model and data are prepared. Raises DoesNotFitError, and Interrupted when a stop
         was requested.
         """
-        best, *others = ways_of(self._config)
-        while others and self._target.gpu and self._tracer is not None and not self._is_settled:
+        ways = self._ways
+        while len(ways.traced) > 1 and self._tracer is not None and not self._is_settled:
             with contextlib.suppress(UserError):  # `look` reports it
                 self._tracer.wait(self._signals)
             self.look(has_trained=False)
-        return best if self._plan is None else way_of(self._plan)
+        return ways.decided(self._plan)
 
     def _say_early(self, plan: Plan) -> None:
         """Report a plan that does not fit before the model is fetched, which may take long.

@@ -102,6 +102,14 @@ class Plan:
         return max(verdicts, key=_FROM_GOOD_TO_BAD.index, default=None)
 
     @property
+    def num_recomputed(self) -> int | None:
+        """How many blocks are recomputed in backward; None if their number is not known."""
+        asked, num = self.config.model.gradient_checkpointing, self.footprint.num_blocks
+        if asked is False:
+            return 0
+        return (num if asked is True else min(int(asked), num)) if num else None
+
+    @property
     def is_hopeless(self) -> bool:
         """True if what is stored permanently does not fit, however small the steps are."""
         footprint = self.footprint
@@ -136,6 +144,7 @@ class Plan:
             "verdict": self.verdict,
             "rank": asdict(self.footprint) | on_gpu,
             "bf16_updates": [update.as_json() for update in self.updates],
+            "recomputed_blocks": self.num_recomputed,
             "gpu": None if gpu is None else _gpu_json(gpu, self.on_gpu(gpu)),
             "gpus": [
                 _gpu_json(kind, self.on_gpu(kind))

@@ -23,7 +23,7 @@ from launch.plan.question import question_of
 from launch.plan.show import show_instead, show_plan
 from launch.plan.target import Target, choose_target, target_of_placement, with_ranks
 from launch.plan.tracer import Tracer
-from launch.plan.updates import chosen, with_ways
+from launch.plan.ways import Ways
 from machine.gpus.devices import asked_num_ranks
 from machine.processes.signals import Signals
 from rundir.config import RunConfig
@@ -64,15 +64,19 @@ def plan(
 def plan_of_ways(
     config: RunConfig, target: Target, environ: Mapping[str, str], signals: Signals
 ) -> Plan:
-    """Trace the ways in which weights may be updated, and return the plan of the one to take.
+    """Trace the ways in which a run may go, and return the plan of the one to take.
 
     Raises UserError if they cannot be traced, and Interrupted when a stop was requested.
     """
-    configs, host = with_ways(config), this_host()
-    questions = [question_of(config_, target.device) for config_ in configs]
+    ways, host = Ways(config, target), this_host()
+    questions = [question_of(config_, target.device) for config_ in ways.traced]
     footprints = Tracer(questions, environ).wait(signals)
-    pairs = zip(configs, footprints, strict=True)
-    return chosen([make_plan(config_, target, footprint, host) for config_, footprint in pairs])
+    return ways.chosen(
+        [
+            make_plan(config_, target, footprint, host)
+            for config_, footprint in zip(ways.traced, footprints, strict=True)
+        ]
+    )
 
 
 def plan_of_job(job: Job, environ: Mapping[str, str], signals: Signals) -> Plan:

@@ -57,7 +57,13 @@ def question_of(config: RunConfig, device: Device, model_folder: Path | None = N
     packing = True if config.data.packing == "auto" else config.data.packing
     asked = RunConfig(
         profile=config.profile,
-        model=replace(config.model, path=folder, compile=False),
+        model=replace(
+            config.model,
+            path=folder,
+            compile=False,
+            # Of numbers of blocks, none and all are traced (launch/plan/recompute.py).
+            gradient_checkpointing=bool(config.model.gradient_checkpointing),
+        ),
         data=DataConfig(max_seq_length=config.data.max_seq_length, packing=packing),
         train=TrainConfig(
             method=train.method,

@@ -37,6 +37,8 @@ def show_plan(console: Console, plan: Plan) -> None:
     what = f"{footprint.num_parameters:,} parameters, {footprint.num_trainable:,} trained"
     console.out(f"{plan.config.profile}: {what}; {_ranks(plan)}\n")
     console.print(_rank_table(plan))
+    for line in recomputed_lines(plan):
+        console.out(f"\n{line}")
     if plan.updates:
         console.out("\nweights in bfloat16 may be updated in these ways:")
         console.print(_updates_table(plan))
@@ -92,6 +94,14 @@ def updates_lines(plan: Plan) -> list[str]:
         for update in plan.updates
         if update.is_taken
     ]
+
+
+def recomputed_lines(plan: Plan) -> list[str]:
+    """Return a line about the blocks that are recomputed in backward; none if that is not known."""
+    num, num_blocks = plan.num_recomputed, plan.footprint.num_blocks
+    if num is None or not num_blocks:
+        return []
+    return [f"{num} of {num_blocks} blocks are recomputed in backward"]
 
 
 def _catalogue_table(plan: Plan) -> Table:

@@ -58,8 +58,8 @@ def chosen(plans: Sequence[Plan]) -> Plan:
     return dataclasses.replace(taken, updates=choices)
 
 
-def way_of(plan: Plan) -> Way:
-    """Return the way that a plan is for."""
-    updates = plan.config.train.bf16_updates
+def way_of(config: RunConfig) -> Way:
+    """Return the way that one of `with_ways` is."""
+    updates = config.train.bf16_updates
     assert updates in get_args(Way)
     return updates  # type: ignore[return-value]

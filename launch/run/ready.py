@@ -27,10 +27,13 @@ def make_ready(parts: RunParts, plan: PlanOfRun) -> Prepared:
         raise failed
     prepared = have_prepared(parts)
     plan.begin(prepared)
-    if (updates := plan.updates()) != prepared.bf16_updates:
-        prepared = replace(prepared, bf16_updates=updates)
-        write_prepared(parts.run, prepared)
-    return prepared
+    decided = plan.decided()
+    complete = replace(
+        prepared, bf16_updates=decided.bf16_updates, recomputed=decided.gradient_checkpointing
+    )
+    if complete != prepared:
+        write_prepared(parts.run, complete)
+    return complete
 
 
 def have_prepared(parts: RunParts, *, start: str | None = None) -> Prepared:

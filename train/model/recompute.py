@@ -13,19 +13,29 @@ _RANDOM = ("drop", "jitter", "noise")  # in the names of a model's settings
 
 
 def recompute_blocks(model: Any, config: RunConfig) -> None:
-    """Have the blocks of a model as transformers made it recomputed (Chen et al. 2016).
+    """Have blocks of a model as transformers made it recomputed (Chen et al. 2016).
 
-    Where nothing in them is random, the state of the random numbers is not kept for each of them.
+    If `model.gradient_checkpointing` is a number, it is the first so many. Where nothing in them is
+    random, the state of the random numbers is not kept for each of them.
     """
     options = {"use_reentrant": False, "preserve_rng_state": _may_be_random(model, config)}
     # transformers 5.23 renamed this method; earlier versions only have the old name.
     enable = getattr(model, "activation_checkpointing_enable", None)
     (enable or model.gradient_checkpointing_enable)(options)
+    asked = config.model.gradient_checkpointing
+    if type(asked) is int:  # and no bool
+        for block in recomputed_blocks(model)[asked:]:
+            block.gradient_checkpointing = False
 
 
-def is_recomputed(module: nn.Module) -> bool:
-    """Return whether a module is a block whose activations are computed again."""
-    return isinstance(module, GradientCheckpointingLayer) and module.gradient_checkpointing
+def recomputed_blocks(model: nn.Module) -> list[Any]:
+    """Return the blocks of a model whose activations are computed again, in order."""
+    return [module for module in blocks_of(model) if module.gradient_checkpointing]
+
+
+def blocks_of(model: nn.Module) -> list[Any]:
+    """Return the blocks of a model that could be."""
+    return [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
 
 
 def _may_be_random(model: Any, config: RunConfig) -> bool:

@@ -24,7 +24,7 @@ from transformers.pytorch_utils import Conv1D
 
 from train.batches.batch import Work
 from train.model.build import plain_model
-from train.model.recompute import is_recomputed
+from train.model.recompute import recomputed_blocks
 
 _MATRIX_DIMS = 2
 _FULL = ("full_attention", "sliding_attention")
@@ -121,7 +121,7 @@ def model_flops(model: Any, longest: int) -> ModelFlops | None:
     if pairs is None or not _is_matrix(head) or not _is_all_matrices(model):
         return None
     matrices = [module for module in model.modules() if _is_matrix(module) and module is not head]
-    blocks = [module for module in model.modules() if is_recomputed(module)]
+    blocks = recomputed_blocks(model)
     # A third of attention's operations are those of forward.
     share = len(blocks) / plain.config.num_hidden_layers / 3
     return ModelFlops(

@@ -12,6 +12,7 @@ import argparse
 import copy
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -106,7 +107,17 @@ def _extrapolated(described: PretrainedConfig, config: RunConfig, device: Device
         trace(_shortened(described, num), config, device) for num in (first, first + period)
     )
     whole = small.plus(large, (num_layers - first) // period)
+    if whole.counts["num_blocks"] == num_layers:  # else not all are of the text model
+        whole = replace(whole, of_a_block=_of_a_block(small, large, period))
     return whole if whole.counts["num_base"] == num_weights(_whole(described, config)) else None
+
+
+def _of_a_block(small: Trace, large: Trace, num_more: int) -> dict[str, int]:
+    """Return the activations that each of the `num_more` blocks adds to the peak of each stage."""
+    return {
+        stage: (large.peaks[stage]["activations"] - parts["activations"]) // num_more
+        for stage, parts in small.peaks.items()
+    }
 
 
 def _whole(described: PretrainedConfig, config: RunConfig) -> Any:
@@ -167,6 +178,8 @@ def _footprint(traced: Trace) -> Footprint:
         logits_bytes=parts["logits"],
         peak_bytes=peak_bytes,
         peak_moment="warm-up" if is_warm_up else STAGES[stage][1],
+        num_blocks=counts["num_blocks"] if traced.of_a_block else 0,
+        block_bytes=traced.of_a_block.get(stage, 0),
     )
 
 

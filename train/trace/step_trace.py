@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from train.model.build import add_method, new_model, num_weights, plain_model
 from train.model.head import layers_of
 from train.model.new_tokens import grow
 from train.model.quantize import states_of
+from train.model.recompute import blocks_of
 from train.model.varlen import VARLEN, NotForVarlenError, register, use_masks
 from train.step.loop import Trainer
 from train.step.selftest import try_step
@@ -45,12 +46,13 @@ class Trace:
 
     `peaks` are those of `Storages` for the second step, and, with WARM_UP before their names, for
     what comes before the first one. The optimizer's states are whole, and `states` are those of a
-    parameter of each shape.
+    parameter of each shape. `of_a_block` are the activations that each block adds to a peak.
     """
 
     counts: dict[str, int]
     peaks: dict[str, dict[str, int]]
     states: dict[Shape, Bytes]
+    of_a_block: dict[str, int] = field(default_factory=dict)
 
     def plus(self, other: Trace, times: int) -> Trace:
         """Return this trace plus `times` what `other` has more than it."""
@@ -137,6 +139,7 @@ def _counts(model: Any) -> dict[str, int]:
     return {
         "num_parameters": num_weights(model),
         "num_trainable": sum(parameter.numel() for parameter in trainable),
+        "num_blocks": len(blocks_of(model)),
         "weights": sum(tensor.nbytes for tensor in _weights(model)),
         "gradients": sum(parameter.nbytes for parameter in trainable),
     }

@@ -133,6 +133,8 @@ def test_a_setting_that_cannot_be_is_answered_with_the_nearest(setting: str, say
         ("train.eval_generate=2", "'2', not true or false"),
         ("train.method=dora", "is 'dora'\n  → one of full, lora, qlora"),
         ("model.dtype=float16", "is 'float16'"),
+        ("model.gradient_checkpointing=-1", "is '-1'\n  → one of auto, true, false or a number"),
+        ("model.gradient_checkpointing=1.5", "one of auto, true, false or a number"),
     ],
 )
 def test_a_value_of_the_wrong_type_or_range_is_named(setting: str, says: str) -> None:
@@ -161,6 +163,25 @@ def test_true_and_false_can_be_said_in_several_ways() -> None:
         for text in texts:
             config, _ = resolve("tiny", [f"train.eval_generate={text}"], {})
             assert config.train.eval_generate is meant
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"), [("1", True), ("0", False), ("no", False), ("auto", "auto"), (" 7 ", 7)]
+)
+def test_a_choice_may_also_be_a_number(text: str, meant: bool | int | str) -> None:
+    key = "model.gradient_checkpointing"
+    for config, _ in (resolve("tiny", [f"{key}={text}"], {}), resolve("tiny", [], of_env(text))):
+        assert config.model.gradient_checkpointing == meant
+        assert type(config.model.gradient_checkpointing) is type(meant)
+
+
+def test_a_choice_may_also_be_a_number_in_a_profile(profiles: Path) -> None:
+    (profiles / "n.toml").write_text("[model]\ngradient_checkpointing = 3", encoding="utf-8")
+    assert resolve("n", [], {})[0].model.gradient_checkpointing == 3
+
+
+def of_env(text: str) -> dict[str, str]:
+    return {"AIRLOCK_MODEL_GRADIENT_CHECKPOINTING": text}
 
 
 def test_a_whole_number_serves_as_a_number_and_a_value_may_hold_an_equals_sign() -> None:

@@ -23,6 +23,7 @@ from launch.plan.question import question_of
 from launch.plan.show import show_plan, updates_lines
 from launch.plan.tracer import Tracer, keep
 from launch.plan.updates import chosen, ways_of, with_ways
+from launch.plan.ways import Decided
 from launch.run.ready import make_ready
 from machine.gpus.devices import Gpu, Placement
 from machine.processes.signals import Signals
@@ -193,6 +194,6 @@ def test_without_a_plan_there_are_copies(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("launch.plan.tracer.kept_answer", lambda _: None)
     monkeypatch.setattr("launch.plan.of_run.Tracer", partial(Tracer, timeout_s=0.0))
     plan.begin(prepared_in(tmp_path))
-    assert plan.updates() == "master"
+    assert plan.decided() == Decided(bf16_updates="master", gradient_checkpointing=False)
     assert "no plan" in out.getvalue()
     plan.close()

@@ -9,8 +9,24 @@ import torch
 
 from tests.models import GPT2, QWEN3
 from tests.train.model.test_adapter_dtype import configured, made, step
+from train.model.recompute import blocks_of, recomputed_blocks
 
 RECOMPUTED = {"gradient_checkpointing": True}
+
+
+@pytest.mark.parametrize("shape", [QWEN3, GPT2])
+@pytest.mark.parametrize("asked", [False, 1, True, 9])
+def test_the_first_blocks_are_recomputed_as_many_as_asked_for(
+    shape: dict[str, Any], asked: bool | int
+) -> None:
+    loss, kept = step(made(configured(shape)))
+    model = made(configured(shape, gradient_checkpointing=asked))
+    blocks = blocks_of(model)
+    num = {False: 0, 1: 1}.get(asked, len(blocks)) if asked is not True else len(blocks)
+    assert recomputed_blocks(model) == blocks[:num]
+    again, recomputed = step(model)
+    assert again == loss
+    assert all(torch.equal(kept[name], recomputed[name]) for name in kept)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 import torch
 from transformers import CONFIG_MAPPING
 
+from launch.plan.recompute import between
 from rundir.config import DataConfig, LaunchConfig, ModelConfig, RunConfig, TrainConfig
 from rundir.footprint import Footprint
 from tests.conftest import ROOT
@@ -269,9 +270,39 @@ def test_few_layers_tell_what_the_whole_model_tells(
     assert depths == [*shallow, 9 if name == "gemma3" else 6]
     # Each tensor is rounded up to 512 bytes on a GPU, buckets of DDP as a whole.
     assert few.peak_bytes == pytest.approx(whole.peak_bytes, abs=0 if device == "cpu" else 8192)
-    assert replace(few, peak_bytes=0, ddp_bytes=0) == replace(
-        whole, peak_bytes=0, ddp_bytes=0, activations_bytes=few.activations_bytes
+    alike: Any = {"peak_bytes": 0, "ddp_bytes": 0, "num_blocks": 0, "block_bytes": 0}
+    assert replace(few, **alike) == replace(
+        whole, **alike | {"activations_bytes": few.activations_bytes}
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        ("qwen3", "lora"),
+        pytest.param("qwen3", "full", marks=pytest.mark.long),
+        pytest.param("gemma3", "lora", marks=pytest.mark.long),
+    ],
+)
+def test_none_and_all_recomputed_tell_what_any_number_of_blocks_takes(
+    name: str, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_blocks(blocks: bool | int) -> RunConfig:
+        shape = ARCHITECTURES[name] | {"vocab_size": 64}
+        options = {"dtype": "bfloat16", "max_seq_length": 512, "method": method}
+        return configured(shape, gradient_checkpointing=blocks, **options)
+
+    none, every = (footprint(with_blocks(blocks), "cuda") for blocks in (False, True))
+    assert every.num_blocks == ARCHITECTURES[name]["num_hidden_layers"]
+    assert none.peak_bytes > 2 * every.peak_bytes
+    monkeypatch.setattr("train.trace.estimate._period", lambda _: 0)
+    for num in (1, every.num_blocks // 2, every.num_blocks - 1):
+        whole = footprint(with_blocks(num), "cuda")
+        told = between(none, every, num)
+        assert told.peak_bytes == pytest.approx(whole.peak_bytes, rel=0.05)
+        assert told.activations_bytes == pytest.approx(whole.activations_bytes, rel=0.05)
+    assert between(none, every, 0) == none
+    assert between(none, every, every.num_blocks) == every
 
 
 def test_parts_add_up_to_the_peak() -> None:

@@ -1,0 +1,59 @@
+"""What a configuration leaves to the plan: how weights are updated, which blocks are recomputed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from launch.plan import recompute, updates
+from launch.plan.plan import Plan
+from launch.plan.target import Target
+from rundir.config import RunConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """What `auto` stands for in a run, for train.bf16_updates and model.gradient_checkpointing."""
+
+    bf16_updates: updates.Way
+    gradient_checkpointing: bool | int
+
+
+class Ways:
+    """The ways in which a run may go; of each, `traced` has the configurations to trace.
+
+    Copies of weights come before anything else that a GPU has room for: they decide what is
+    learned, and recomputation only how fast.
+    """
+
+    def __init__(self, config: RunConfig, target: Target) -> None:
+        has_limit = target.gpu is not None
+        configs = updates.with_ways(config)
+        self._ways = [
+            (way, recompute.traced(way, has_limit=has_limit))
+            for way in (configs if has_limit else configs[:1])
+        ]
+
+    @property
+    def traced(self) -> list[RunConfig]:
+        """The configurations to trace, in order."""
+        return [config for _, configs in self._ways for config in configs]
+
+    def chosen(self, plans: Sequence[Plan]) -> Plan:
+        """Return the plan to take of those for `traced`; it lists the ways of updating weights."""
+        of_traced = iter(plans)
+        return updates.chosen(
+            [
+                recompute.fewest(way, [next(of_traced) for _ in configs])
+                for way, configs in self._ways
+            ]
+        )
+
+    def decided(self, plan: Plan | None) -> Decided:
+        """Return what `plan` decides; without one the best way to update, and all blocks."""
+        config = self._ways[0][0] if plan is None else plan.config
+        blocks = config.model.gradient_checkpointing
+        return Decided(
+            bf16_updates=updates.way_of(config),
+            gradient_checkpointing=True if blocks == "auto" else blocks,
+        )
