@@ -277,15 +277,15 @@ def test_few_layers_tell_what_the_whole_model_tells(
 
 
 @pytest.mark.parametrize(
-    ("name", "method"),
+    ("name", "method", "is_short"),
     [
-        ("qwen3", "lora"),
-        pytest.param("qwen3", "full", marks=pytest.mark.long),
-        pytest.param("gemma3", "lora", marks=pytest.mark.long),
+        ("qwen3", "lora", True),
+        pytest.param("qwen3", "full", False, marks=pytest.mark.long),
+        pytest.param("gemma3", "lora", False, marks=pytest.mark.long),
     ],
 )
 def test_none_and_all_recomputed_tell_what_any_number_of_blocks_takes(
-    name: str, method: str, monkeypatch: pytest.MonkeyPatch
+    name: str, method: str, is_short: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def with_blocks(blocks: bool | int) -> RunConfig:
         shape = ARCHITECTURES[name] | {"vocab_size": 64}
@@ -296,7 +296,7 @@ def test_none_and_all_recomputed_tell_what_any_number_of_blocks_takes(
     assert every.num_blocks == ARCHITECTURES[name]["num_hidden_layers"]
     assert none.peak_bytes > 2 * every.peak_bytes
     monkeypatch.setattr("train.trace.estimate._period", lambda _: 0)
-    for num in (1, every.num_blocks // 2, every.num_blocks - 1):
+    for num in (every.num_blocks // 2,) if is_short else (1, every.num_blocks - 1):
         whole = footprint(with_blocks(num), "cuda")
         told = between(none, every, num)
         assert told.peak_bytes == pytest.approx(whole.peak_bytes, rel=0.05)
