@@ -136,7 +136,7 @@ class PlanOfRun:
         was requested.
         """
         ways = self._ways
-        while len(ways.traced) > 1 and self._tracer is not None and not self._is_settled:
+        while ways.are_open and self._tracer is not None and not self._is_settled:
             with contextlib.suppress(UserError):  # `look` reports it
                 self._tracer.wait(self._signals)
             self.look(has_trained=False)

@@ -29,6 +29,8 @@ class Ways:
     def __init__(self, config: RunConfig, target: Target) -> None:
         has_limit = target.gpu is not None
         configs = updates.with_ways(config)
+        is_auto = config.model.gradient_checkpointing == "auto"
+        self.are_open = has_limit and (len(configs) > 1 or is_auto)  # the plan decides
         self._ways = [
             (way, recompute.traced(way, has_limit=has_limit))
             for way in (configs if has_limit else configs[:1])

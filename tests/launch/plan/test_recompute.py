@@ -97,6 +97,7 @@ def test_what_was_asked_for_is_planned_whether_it_fits_or_not(
     config = recomputing(CONFIG, blocks=asked)
     ways = Ways(config, H100)
     assert [one.model.gradient_checkpointing for one in ways.traced] == traced
+    assert not ways.are_open  # nothing has to wait for the plan
     plan = plan_of(config, H100, block_gib=500)
     assert plan.num_recomputed == num
     assert plan.gpu_verdict == ("fits" if num == NUM_BLOCKS else "does not fit")
@@ -106,6 +107,8 @@ def test_all_are_recomputed_where_no_gpu_is_known_and_without_a_plan() -> None:
     ways = Ways(AUTO, NOT_KNOWN)
     assert [one.model.gradient_checkpointing for one in ways.traced] == [True]
     assert plan_of(AUTO, NOT_KNOWN, block_gib=1).num_recomputed == NUM_BLOCKS
+    assert not ways.are_open
+    assert Ways(AUTO, H100).are_open
     everything = Decided(bf16_updates="master", gradient_checkpointing=True)
     assert Ways(AUTO, NOT_KNOWN).decided(None) == Ways(AUTO, H100).decided(None) == everything
 
