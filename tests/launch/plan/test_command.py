@@ -51,7 +51,10 @@ def test_the_same_question_again_starts_no_child(user: User, cache: dict[str, st
     first = plan_of(user.typed, "14b", *H100, env=cache)
     broken = user.hooked("train.trace.step_trace", "os._exit(9)")
     again = plan_of(user.typed, "14b", "--gpu", "48G", "--num-gpus", "4", env=cache | broken)
-    assert again["rank"]["peak_bytes"] == first["rank"]["peak_bytes"]
+    # The smaller GPU has some blocks recomputed, of the same two traces.
+    assert 0 == first["recomputed_blocks"] < again["recomputed_blocks"] < 48
+    assert again["rank"]["peak_bytes"] < first["rank"]["peak_bytes"]
+    assert again["verdict"] == first["verdict"] == "fits"
     new = ("14b", "--set", "train.lora_rank=3")
     err = user.typed.error_of("plan", *new, code=4, env=cache | broken)
     assert "exit code 9" in err
