@@ -15,7 +15,6 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
@@ -61,16 +60,6 @@ def quicken() -> None:
     """Have transformers, if it is imported later, look into the cache first."""
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
-
-
-@contextlib.contextmanager
-def quickened() -> Iterator[None]:
-    """Do so within the block only."""
-    quicken()
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(_finder)
 
 
 def _remembering(define: Any, defined_in: Path) -> Any:

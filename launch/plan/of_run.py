@@ -103,13 +103,11 @@ class PlanOfRun:
         if self._is_settled or self._tracer is None or not self._tracer.poll():
             return
         try:
-            ways = self._ways
-            pairs = zip(ways.traced, self._tracer.answers(), strict=True)
-            plan = ways.chosen(
-                [
-                    make_plan(config, self._target, footprint, self._host, self._model_folder)
-                    for config, footprint in pairs
-                ]
+            plan = self._ways.chosen(
+                self._tracer.answers(),
+                lambda config, footprint: make_plan(
+                    config, self._target, footprint, self._host, self._model_folder
+                ),
             )
         except (UserError, OSError) as error:
             self._say_none(error)

@@ -72,10 +72,7 @@ def plan_of_ways(
     questions = [question_of(config_, target.device) for config_ in ways.traced]
     footprints = Tracer(questions, environ).wait(signals)
     return ways.chosen(
-        [
-            make_plan(config_, target, footprint, host)
-            for config_, footprint in zip(ways.traced, footprints, strict=True)
-        ]
+        footprints, lambda config_, footprint: make_plan(config_, target, footprint, host)
     )
 
 

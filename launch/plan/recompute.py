@@ -37,14 +37,15 @@ def recomputing(config: RunConfig, *, blocks: bool | int) -> RunConfig:
 def fewest(config: RunConfig, plans: Sequence[Plan]) -> Plan:
     """Return the plan to take of those for `traced`: as many blocks as asked, or as few as fit.
 
-    With all where the number of blocks is not known, and none do not fit.
+    With all where the number of blocks is not known, and none do not fit; if a number was asked for
+    there, as much memory is planned as with none.
     """
     if len(plans) == 1:
         return plans[0]
     (none, every), asked = plans, config.model.gradient_checkpointing
     num_blocks = every.footprint.num_blocks
     if asked != "auto":
-        return _partly(none, every, asked) if asked < num_blocks else every
+        return every if 0 < num_blocks <= asked else _partly(none, every, asked)
     candidates = (_partly(none, every, num) for num in range(max(1, num_blocks)))
     return next((plan for plan in candidates if plan.gpu_verdict is Fit.FITS), every)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 
 from launch.plan import recompute, updates
 from launch.plan.plan import Plan
 from launch.plan.target import Target
 from rundir.config import RunConfig
+from rundir.footprint import Footprint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,14 +43,16 @@ class Ways:
         """The configurations to trace, in order."""
         return [config for _, configs in self._ways for config in configs]
 
-    def chosen(self, plans: Sequence[Plan]) -> Plan:
-        """Return the plan to take of those for `traced`; it lists the ways of updating weights."""
-        of_traced = iter(plans)
+    def chosen(
+        self, footprints: Sequence[Footprint], make_plan: Callable[[RunConfig, Footprint], Plan]
+    ) -> Plan:
+        """Return the plan to take; it lists the ways of updating weights.
+
+        The `footprints` are those of `traced`, and `make_plan` makes the plan of each.
+        """
+        plans = starmap(make_plan, zip(self.traced, footprints, strict=True))
         return updates.chosen(
-            [
-                recompute.fewest(way, [next(of_traced) for _ in configs])
-                for way, configs in self._ways
-            ]
+            [recompute.fewest(way, [next(plans) for _ in configs]) for way, configs in self._ways]
         )
 
     def decided(self, plan: Plan | None) -> Decided:

@@ -135,8 +135,8 @@ def test_what_was_written_just_now_is_not_remembered(package: Path) -> None:
         names_of(package, read_no_more)
 
 
-def test_within_its_block_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_asked_twice_it_is_there_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "meta_path", [])
-    with transformers_compat.quickened():
-        assert len(sys.meta_path) == 1
-    assert sys.meta_path == []
+    transformers_compat.quicken()
+    transformers_compat.quicken()
+    assert len(sys.meta_path) == 1

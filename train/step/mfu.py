@@ -144,8 +144,8 @@ def _matrix_flops(module: Any) -> float:
 
 def _flops_again(block: nn.Module) -> float:
     """Return operations per token of the second forward: it ends before a block's last product."""
-    *again, _ = (module for module in block.modules() if _is_matrix(module))
-    return sum(2.0 * _num_weights(module) for module in again)
+    matrices = [module for module in block.modules() if _is_matrix(module)]
+    return sum(2.0 * _num_weights(module) for module in matrices[:-1])
 
 
 def _num_weights(module: Any) -> int:

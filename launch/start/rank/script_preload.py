@@ -10,7 +10,7 @@ from typing import Any
 from launch.start.rank.fork_safety import inspect
 from launch.start.rank.reporter import Reporter
 from launch.start.rank.script_imports import Import, ImportPlan, Setting, plan_imports
-from ranks.transformers_compat import quickened
+from ranks.transformers_compat import quicken
 from rundir.config import ScriptConfig
 
 # Variables that differ between ranks: a library that reads one while it loads would get the same
@@ -40,7 +40,8 @@ def import_in_zygote(script: ScriptConfig, report: Reporter) -> None:
     """
     plan = plan_imports(script, safe_to_fork=True)
     _say_left_out(plan, report)
-    with quickened(), _settings_undone(plan), _asked_for_rank() as variables_read:
+    quicken()
+    with _settings_undone(plan), _asked_for_rank() as variables_read:
         for step in plan.steps:
             if isinstance(step, Setting):
                 _do(step, report)

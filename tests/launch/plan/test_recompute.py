@@ -55,11 +55,10 @@ def plan_of(
     config: RunConfig, target: Target, block_gib: float, num_blocks: int = NUM_BLOCKS
 ) -> Plan:
     ways, base = Ways(config, target), replace(on_gpus("H100"), target=target)
+    footprints = [footprint_of(traced, block_gib, num_blocks) for traced in ways.traced]
     return ways.chosen(
-        [
-            replace(base, config=traced, footprint=footprint_of(traced, block_gib, num_blocks))
-            for traced in ways.traced
-        ]
+        footprints,
+        lambda traced, footprint: replace(base, config=traced, footprint=footprint),
     )
 
 
@@ -118,6 +117,9 @@ def test_it_is_none_or_all_where_blocks_are_not_alike(block_gib: float, setting:
     plan = plan_of(AUTO, H100, block_gib, num_blocks=0)
     assert plan.config.model.gradient_checkpointing is setting
     assert plan.num_recomputed == (None if setting else 0)
+    asked = plan_of(recomputing(CONFIG, blocks=3), H100, block_gib, num_blocks=0)
+    none = plan_of(recomputing(CONFIG, blocks=False), H100, block_gib, num_blocks=0)
+    assert (asked.num_recomputed, asked.footprint) == (None, none.footprint)
 
 
 # With copies 44 to 50 GiB without what blocks keep.

@@ -12,7 +12,6 @@ import pytest
 import torch
 from transformers import CONFIG_MAPPING
 
-from launch.plan.recompute import between
 from rundir.config import DataConfig, LaunchConfig, ModelConfig, RunConfig, TrainConfig
 from rundir.footprint import Footprint
 from tests.conftest import ROOT
@@ -274,35 +273,6 @@ def test_few_layers_tell_what_the_whole_model_tells(
     assert replace(few, **alike) == replace(
         whole, **alike | {"activations_bytes": few.activations_bytes}
     )
-
-
-@pytest.mark.parametrize(
-    ("name", "method", "is_short"),
-    [
-        ("qwen3", "lora", True),
-        pytest.param("qwen3", "full", False, marks=pytest.mark.long),
-        pytest.param("gemma3", "lora", False, marks=pytest.mark.long),
-    ],
-)
-def test_none_and_all_recomputed_tell_what_any_number_of_blocks_takes(
-    name: str, method: str, is_short: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def with_blocks(blocks: bool | int) -> RunConfig:
-        shape = ARCHITECTURES[name] | {"vocab_size": 64}
-        options = {"dtype": "bfloat16", "max_seq_length": 512, "method": method}
-        return configured(shape, gradient_checkpointing=blocks, **options)
-
-    none, every = (footprint(with_blocks(blocks), "cuda") for blocks in (False, True))
-    assert every.num_blocks == ARCHITECTURES[name]["num_hidden_layers"]
-    assert none.peak_bytes > 2 * every.peak_bytes
-    monkeypatch.setattr("train.trace.estimate._period", lambda _: 0)
-    for num in (every.num_blocks // 2,) if is_short else (1, every.num_blocks - 1):
-        whole = footprint(with_blocks(num), "cuda")
-        told = between(none, every, num)
-        assert told.peak_bytes == pytest.approx(whole.peak_bytes, rel=0.05)
-        assert told.activations_bytes == pytest.approx(whole.activations_bytes, rel=0.05)
-    assert between(none, every, 0) == none
-    assert between(none, every, every.num_blocks) == every
 
 
 def test_parts_add_up_to_the_peak() -> None:
