@@ -63,6 +63,7 @@ class RunState:
     ended_by_us: set[int] = field(default_factory=set)  # ranks that the launcher had to kill
     restarts: list[str] = field(default_factory=list)  # what ended each earlier attempt
     is_final: bool = False  # it failed in a way that no restart mends
+    added_restarts: list[Event] = field(default_factory=list)  # beside launch.max_restarts
     zygote: str = ""  # what the zygote is doing
     oom_kill: Event | None = None  # proof that the kernel has killed a process in this attempt
     started_mono: float = field(default_factory=time.monotonic)
@@ -305,6 +306,7 @@ _HANDLERS = {
     ("metric", "train.rank"): RunState._on_rank_times,
     ("error", "rank.exception"): RunState._on_exception,
     ("error", "rank.exit"): RunState._on_exit,
+    ("mark", "restart.recompute"): lambda state, event: state.added_restarts.append(event),
     ("error", "rank.gone"): RunState._on_gone,
 }
 

@@ -51,6 +51,7 @@ from train.model.export import write_results
 from train.model.loading import make_room, read_ahead
 from train.model.loss import SummedLoss
 from train.model.new_tokens import grow
+from train.model.recompute import recompute_blocks
 from train.model.same_weights import check_same_weights
 from train.step.loop import Trainer
 from train.step.selftest import Tried, try_out
@@ -87,6 +88,9 @@ def load(
             note_allocations()
     with report_out_of_memory(run, print):
         if inherited is not None:
+            # A step of an earlier attempt may have had too little memory with fewer.
+            if (decided := _decided(config, run)).model.gradient_checkpointing:
+                recompute_blocks(inherited, decided)
             return inherited.to(device)
         is_later = os.environ.get("RANK", "0") != "0"
         receives = read_prepared(run).loading.load == "broadcast" and is_later
@@ -97,9 +101,7 @@ def build(config: RunConfig, run: RunDir, device: torch.device) -> Any:
     """Return the model on `device`, with what the method trains, from the run's prepared folder."""
     prepared = read_prepared(run)
     folder = Path(prepared.model_path)
-    if config.model.gradient_checkpointing == "auto":  # the launcher's choice, by the plan
-        decided = replace(config.model, gradient_checkpointing=prepared.recomputed)
-        config = replace(config, model=decided)
+    config = _decided(config, run)
     if device.type == "meta" or prepared.loading.load == "random":
         model = new_model(load_architecture(config.model, folder), config, device)
     else:
@@ -107,6 +109,14 @@ def build(config: RunConfig, run: RunDir, device: torch.device) -> Any:
             read_ahead(prepared.loading.read_ahead)
         model = load_model(config, folder, device)
     return add_method(grow(model, folder), config.train)
+
+
+def _decided(config: RunConfig, run: RunDir) -> RunConfig:
+    """Return the configuration with the plan's number of recomputed blocks in the place of auto."""
+    if config.model.gradient_checkpointing != "auto":
+        return config
+    num = read_prepared(run).recomputed
+    return replace(config, model=replace(config.model, gradient_checkpointing=num))
 
 
 def plain_device(

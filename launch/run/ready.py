@@ -31,8 +31,7 @@ def make_ready(parts: RunParts, plan: PlanOfRun) -> Prepared:
     complete = replace(
         prepared, bf16_updates=decided.bf16_updates, recomputed=decided.gradient_checkpointing
     )
-    if complete != prepared:
-        write_prepared(parts.run, complete)
+    write_prepared(parts.run, complete)
     return complete
 
 

@@ -19,6 +19,7 @@ from tests.running import (
     ended,
     events_of,
     finish,
+    hooked,
     rank_pids,
     wait_for,
     zygote_pid,
@@ -160,3 +161,36 @@ module.meet = meet
     assert read_status(run)["attempt"] == 0
     assert not events_of(run, "mark", "restart")
     assert_nothing_left(run)
+
+
+# On a CPU the plan has no limit: these choose one block, and let no step through but with all.
+_ONE_BLOCK = """
+decided = module.Ways.decided
+module.Ways.are_open = property(lambda self: True, lambda self, value: None)
+module.Ways.decided = lambda self, plan: module.Decided(
+    bf16_updates=decided(self, plan).bf16_updates, gradient_checkpointing=1)
+"""
+_FULL_WITHOUT = """
+import torch
+call = module.GradientCheckpointingLayer.__call__
+def called(self, *args, **kwargs):
+    if torch.is_grad_enabled() and not self.gradient_checkpointing and "RANK" in os.environ:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+    return call(self, *args, **kwargs)
+module.GradientCheckpointingLayer.__call__ = called
+"""
+
+
+@pytest.mark.parametrize("start", ["warm", pytest.param("cold", marks=pytest.mark.long)])
+def test_a_step_without_memory_is_tried_again_with_more_blocks_recomputed(
+    user: User, start: str
+) -> None:
+    hooked(user.environ, user.folder, "transformers.modeling_layers", _FULL_WITHOUT)
+    env = hooked(user.environ, user.folder, "launch.plan.ways", _ONE_BLOCK)
+    settings = as_options("model.gradient_checkpointing=auto", f"launch.start={start}")
+    out = user.output_of(*SHORT, *settings, env=env)
+    assert re.findall(r"GiB\.: (restart.*) blocks of layers .* \(from the start: (.*)\)", out) == [
+        ("restart 1 of 1 with 3", "--set model.gradient_checkpointing=3"),
+        ("restart 2 of 2 with all", "--set model.gradient_checkpointing=true"),
+    ]
+    assert curve(user.run()).keys() == {1, 2, 3, 4}

@@ -97,13 +97,27 @@ class Supervisor:
         if len(state.restarts) != self._num_restarts:
             self._num_restarts = len(state.restarts)
             attempt, cause = state.status.attempt, state.restarts[-1]
-            limit = parts.config.max_restarts
+            added = state.added_restarts
+            limit = parts.config.max_restarts + len(added)
             parts.events.begin_attempt(attempt)
             parts.events.emit("mark", "restart", cause=cause, num_restarts=attempt, of=limit)
-            parts.say(f"airlock: {cause}: restart {attempt} of {limit}")
+            how = (
+                _how_recomputed(added[-1]) if added and added[-1]["attempt"] + 1 == attempt else ""
+            )
+            parts.say(f"airlock: {cause}: restart {attempt} of {limit}{how}")
 
     def _poll_s(self) -> float:
         """Return the seconds until the next look; a look costs more than a millisecond."""
         is_quiet = time.monotonic() - self._last_mono > _QUIET_FROM_S
         is_training = self._parts.state.status.phase == "training"
         return _QUIET_POLL_S if is_quiet and is_training else _POLL_S
+
+
+def _how_recomputed(added: Event) -> str:
+    """Return what is different in a restart that the agent `added`, and how to start that way."""
+    num = added["recomputed"]
+    are_all = num is True
+    return (
+        f" with {'all' if are_all else num} blocks of layers recomputed in backward"
+        f" (from the start: --set model.gradient_checkpointing={'true' if are_all else num})"
+    )

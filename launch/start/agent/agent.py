@@ -14,10 +14,11 @@ from signal import SIGTERM
 from typing import Any
 
 from launch.start.agent import elastic_compat as torch_compat
+from launch.start.agent.restarts import Restarts
 from launch.start.agent.warm_start import WarmStart, ZygoteLostError, signal_name
 from launch.start.rank.rank import main_of_fork
 from rundir.config_file import read_config
-from rundir.errors import ExitCode, UserError
+from rundir.errors import ExitCode
 from rundir.events import EventWriter
 from rundir.paths import RunDir
 
@@ -64,7 +65,7 @@ def _airlock_agent(
 ) -> Any:
     """Return a subclass of torch's agent that starts ranks warm if possible, and records exits."""
 
-    exits = _Exits(events, warm)
+    exits, restarts = _Exits(events, warm), Restarts(run, events)
 
     class AirlockAgent(base):
         def __init__(self, spec: Any, *args: Any, **options: Any) -> None:
@@ -103,9 +104,9 @@ def _airlock_agent(
                 exitcodes = _exitcodes(worker_group, self._pcontext)
                 failures = {rank: failure.exitcode for rank, failure in result.failures.items()}
                 exits.tell(failures | exitcodes)
-                self._remaining_restarts: int = _restarts_that_help(
-                    self._remaining_restarts, run, events, self._attempt()
-                )
+                left, num_added = restarts.after(self._attempt(), self._remaining_restarts)
+                self._remaining_restarts: int = left + num_added
+                worker_group.spec.max_restarts += num_added
             return result
 
         def _attempt(self) -> int:
@@ -142,20 +143,6 @@ class _Exits:
                 signal=signal_name(exitcode),
             )
         return [rank for rank, _ in failed]
-
-
-def _restarts_that_help(left: int, run: RunDir, events: EventWriter, attempt: int) -> int:
-    """Return how many restarts to make of those left: none if a rank ended with a UserError.
-
-    Only a change of data or settings mends that: every restart would end the same way.
-    """
-    from launch.start.agent.timeout_evidence import exceptions_of
-
-    for rank, event in exceptions_of(run, attempt).items() if left else ():
-        if event["exception"] == UserError.__name__:
-            events.emit("mark", "restart.none", failed_rank=rank)
-            return 0
-    return left
 
 
 def _look_at_others(run: RunDir, attempt: int, failed: list[int], pids: dict[int, int]) -> None:

@@ -210,7 +210,10 @@ def _back_off(config: LaunchConfig, attempt: int, report: Reporter) -> None:
         return
     doubled = 2 ** min(attempt - 2, _MOST_DOUBLINGS)
     wait_s = min(config.restart_backoff_s * doubled, _LONGEST_BACKOFF_S)
-    report.line(f"RESTART: attempt {attempt} of {config.max_restarts} starts in {wait_s:g} s")
+    limit = os.environ[
+        "TORCHELASTIC_MAX_RESTARTS"
+    ]  # the agent may have added to launch.max_restarts
+    report.line(f"RESTART: attempt {attempt} of {limit} starts in {wait_s:g} s")
     time.sleep(wait_s)
 
 
