@@ -13,6 +13,7 @@ from typing import Literal
 
 from rundir.atomic import write_text
 
+WORK = ("matrix_flops", "matrix_bytes", "other_bytes", "update_bytes")
 Moment = Literal["warm-up", "forward", "loss", "backward", "optimizer"]
 
 
@@ -36,6 +37,11 @@ class Footprint:
     peak_moment: Moment
     num_blocks: int = 0  # that can be recomputed in backward, one as large as another; 0: not known
     block_bytes: int = 0  # of the activations, what each of these adds
+    # The largest micro-batch, and the update of the weights (train/trace/work.py).
+    matrix_flops: int = 0  # of products of matrices and attention, recomputed ones included
+    matrix_bytes: int = 0  # read and written by these
+    other_bytes: int = 0  # by all other kernels
+    update_bytes: int = 0
 
 
 def write_footprints(path: Path, footprints: list[Footprint]) -> None:

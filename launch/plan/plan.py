@@ -10,6 +10,7 @@ from typing import Any
 from launch.plan.catalogue import COLUMNS, GpuKind
 from launch.plan.fit import Fit, Need, context_need, gpu_need, host_need
 from launch.plan.host import Phase, Weights, host_phases
+from launch.plan.roofline import Roofline, roofline_of
 from launch.plan.target import Target
 from machine.memory.host_memory import Available, HostMemory
 from machine.memory.limits import guard_threshold_bytes
@@ -110,6 +111,14 @@ class Plan:
         return (num if asked is True else min(int(asked), num)) if num else None
 
     @property
+    def roofline(self) -> Roofline | None:
+        """The least time of a step; None where no GPU is known, or its peak is not."""
+        gpu, num_ranks = self.target.gpu, self.target.num_ranks
+        if gpu is None:
+            return None
+        return roofline_of(self.config, self.footprint, num_ranks, gpu.name)
+
+    @property
     def is_hopeless(self) -> bool:
         """True if what is stored permanently does not fit, however small the steps are."""
         footprint = self.footprint
@@ -145,6 +154,7 @@ class Plan:
             "rank": asdict(self.footprint) | on_gpu,
             "bf16_updates": [update.as_json() for update in self.updates],
             "recomputed_blocks": self.num_recomputed,
+            "roofline": self.roofline and asdict(self.roofline),
             "gpu": None if gpu is None else _gpu_json(gpu, self.on_gpu(gpu)),
             "gpus": [
                 _gpu_json(kind, self.on_gpu(kind))

@@ -12,7 +12,7 @@ from dataclasses import replace
 from launch.plan.fit import Fit
 from launch.plan.plan import Plan
 from rundir.config import RunConfig
-from rundir.footprint import Footprint
+from rundir.footprint import WORK, Footprint
 
 
 def traced(config: RunConfig, *, has_limit: bool) -> list[RunConfig]:
@@ -64,7 +64,13 @@ def between(none: Footprint, every: Footprint, num: int) -> Footprint:
     kept = none.block_bytes - every.block_bytes  # by a block that is not
     first = _with_less(none, num * kept)
     later = _with_less(every, (every.num_blocks - num) * every.block_bytes)
-    return max(first, later, key=lambda footprint: footprint.peak_bytes)
+    work = {
+        name: (getattr(none, name) * (every.num_blocks - num) + getattr(every, name) * num)
+        // every.num_blocks
+        for name in WORK
+        if every.num_blocks
+    }
+    return replace(max(first, later, key=lambda footprint: footprint.peak_bytes), **work)
 
 
 def _with_less(footprint: Footprint, num_bytes: int) -> Footprint:

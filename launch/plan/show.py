@@ -37,7 +37,7 @@ def show_plan(console: Console, plan: Plan) -> None:
     what = f"{footprint.num_parameters:,} parameters, {footprint.num_trainable:,} trained"
     console.out(f"{plan.config.profile}: {what}; {_ranks(plan)}\n")
     console.print(_rank_table(plan))
-    for line in recomputed_lines(plan):
+    for line in (*recomputed_lines(plan), *roofline_lines(plan)):
         console.out(f"\n{line}")
     if plan.updates:
         console.out("\nweights in bfloat16 may be updated in these ways:")
@@ -102,6 +102,14 @@ def recomputed_lines(plan: Plan) -> list[str]:
     if num is None or not num_blocks:
         return []
     return [f"{num} of {num_blocks} blocks are recomputed in backward"]
+
+
+def roofline_lines(plan: Plan) -> list[str]:
+    """Return a line about the least time of a step; none if that is not known."""
+    if (roofline := plan.roofline) is None:
+        return []
+    step = f"{roofline.step_s:.3g} s, {roofline.tokens_per_s:,.0f} tokens/s a GPU"
+    return [f"a step of full rows takes at least {step} (an estimate, by the GPU's roofline)"]
 
 
 def _catalogue_table(plan: Plan) -> Table:

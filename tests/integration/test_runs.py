@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from machine.gpus.devices import installed_gpus
+from machine.gpus.peaks import peak_of
 from rundir.checkpoints import complete_checkpoints
 from rundir.paths import RunDir
 from rundir.status import read_status
@@ -29,7 +30,6 @@ from tests.running import (
     run_folder,
 )
 from tests.terminal import Terminal
-from train.step.mfu import peak_of
 from train.step.progress import DEVICE_PARTS, HOST_PARTS
 
 

@@ -17,6 +17,7 @@ from rundir.errors import ExitCode, UserError
 from train.model.adapters import add_adapters
 from train.model.attention import choose_attention, refused_attention
 from train.model.multimodal import class_for, freeze_towers, without_towers
+from train.model.norms import use_torch_norms
 from train.model.quantize import (
     quantization,
     quantize,
@@ -130,6 +131,7 @@ def _ready(model: Any, config: RunConfig) -> Any:
     freeze_towers(model)
     model.config.use_cache = False
     ready_to_train(model)
+    use_torch_norms(model)
     if config.model.gradient_checkpointing:
         recompute_blocks(model, config)
     return model.train()  # it is loaded in evaluation mode, which disables checkpointing

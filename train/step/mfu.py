@@ -12,18 +12,17 @@ and nothing counts twice for being recomputed. HFU counts that as well. The diff
 
 from __future__ import annotations
 
-import re
-import tomllib
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from machine.gpus.peaks import peak_of
 from train.batches.batch import Work
 from train.model.build import plain_model
+from train.model.one_product import OneProductLinear
 from train.model.recompute import recomputed_blocks
 
 _MATRIX_DIMS = 2
@@ -37,32 +36,6 @@ _EXPERTS = (
 )
 
 _TERA = 1e12
-
-
-class Peak(NamedTuple):
-    """Dense TFLOP/s of a GPU, from gpu_peaks.toml; None if a dtype is not supported."""
-
-    float32: float
-    bfloat16: float | None = None
-    tf32: float | None = None
-
-
-_PEAKS: dict[str, dict[str, float]] = tomllib.loads(
-    Path(__file__).with_name("gpu_peaks.toml").read_text(encoding="utf-8")
-)
-# Variants with the same name that are slower or faster by an unknown share.
-_OTHERS = re.compile(r"\b(Ti|SUPER|D|Laptop|Max-Q|MIG)\b", re.IGNORECASE)
-
-
-def peak_of(name: str) -> Peak | None:
-    """Return the peak of a GPU with that CUDA name ("NVIDIA H100 80GB HBM3"); None if unknown."""
-    words = re.sub(r"[-_]", " ", name)
-    if _OTHERS.search(words):
-        return None
-    for known, peak in _PEAKS.items():
-        if re.search(rf"\b{known}\b", words, re.IGNORECASE):
-            return Peak(**peak)
-    return None
 
 
 def peak_flops_per_s(device: torch.device, dtype: Literal["float32", "bfloat16"]) -> float | None:
@@ -143,9 +116,19 @@ def _matrix_flops(module: Any) -> float:
 
 
 def _flops_again(block: nn.Module) -> float:
-    """Return operations per token of the second forward: it ends before a block's last product."""
+    """Return operations per token of the second forward: it ends before a block's last product.
+
+    Of a layer with an adapter that is lora_B's, and the layer's own too where that comes after what
+    backward needs.
+    """
     matrices = [module for module in block.modules() if _is_matrix(module)]
-    return sum(2.0 * _num_weights(module) for module in matrices[:-1])
+    left_out = matrices[-1:]
+    for layer in block.modules():
+        if not isinstance(layer, OneProductLinear) or matrices[-1] not in layer.modules():
+            continue
+        if not any(map(layer.drops, layer.active_adapters)):
+            left_out.append(layer.get_base_layer())
+    return 2.0 * (sum(map(_num_weights, matrices)) - sum(map(_num_weights, left_out)))
 
 
 def _num_weights(module: Any) -> int:

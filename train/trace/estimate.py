@@ -23,7 +23,7 @@ from transformers.utils import logging
 from rundir.config import RunConfig
 from rundir.config_file import read_config
 from rundir.errors import ExitCode, UserError
-from rundir.footprint import Footprint, write_footprints
+from rundir.footprint import WORK, Footprint, write_footprints
 from train.model.build import add_method, load_architecture, new_model, num_weights
 from train.model.new_tokens import grow
 from train.trace.kernels import Device
@@ -180,6 +180,7 @@ def _footprint(traced: Trace) -> Footprint:
         peak_moment="warm-up" if is_warm_up else STAGES[stage][1],
         num_blocks=counts["num_blocks"] if traced.of_a_block else 0,
         block_bytes=traced.of_a_block.get(stage, 0),
+        **{name: counts[name] for name in WORK},
     )
 
 

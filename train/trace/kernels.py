@@ -37,6 +37,7 @@ def kernels_of(device: Device) -> Iterator[None]:
         if device == "cuda":
             replace(F, "scaled_dot_product_attention", _attention_on_cuda)
             replace(F, "dropout", _dropout_on_cuda)
+            replace(F, "rms_norm", _rms_norm_on_cuda)
         else:
             replace(F, "scaled_dot_product_attention", _attention_on_cpu)
         yield
@@ -114,6 +115,28 @@ def _bias(mask: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor | None:
     if mask is None or mask.dtype != torch.bool:
         return mask
     return torch.where(mask, like.new_zeros(()), like.new_full((), float("-inf")))
+
+
+class _RmsNorm(torch.autograd.Function):
+    """The fused norm, which torch has for no meta tensors: kernels that read and write as much."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """Read and write x once, and keep a number of each row in float32 as well."""
+        rms = x.new_empty((*x.shape[:-1], 1), dtype=torch.float32)
+        ctx.save_for_backward(x, weight, rms)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Read x and its norm's gradient once, and write that of x."""
+        x, weight, _ = ctx.saved_tensors
+        return gradient + x, weight.clone() if ctx.needs_input_grad[1] else None
+
+
+def _rms_norm_on_cuda(x: torch.Tensor, _shape: Any, weight: Any, _eps: float) -> torch.Tensor:
+    norm: torch.Tensor = _RmsNorm.apply(x, weight)
+    return norm
 
 
 def _dropout_on_cuda(

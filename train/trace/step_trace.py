@@ -42,7 +42,7 @@ _META = torch.device("meta")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """Counts and bytes of one model.
+    """Counts and bytes of one model, and the work of a micro-batch and of an update.
 
     `peaks` are those of `Storages` for the second step, and, with WARM_UP before their names, for
     what comes before the first one. The optimizer's states are whole, and `states` are those of a
@@ -69,6 +69,7 @@ class Trace:
         exact, held = share
         whole = self.counts["optimizer_held"]
         counts = self.counts | {"optimizer": exact, "optimizer_held": held}
+        counts["update_bytes"] = counts["update_bytes"] * held // whole
         peaks = {
             stage: parts
             if stage.startswith(WARM_UP)
@@ -116,12 +117,17 @@ def trace(described: PretrainedConfig, config: RunConfig, device: Device) -> Tra
         storages.enter("optimizer")
         trainer.update(0.0)  # makes the optimizer's states
         storages.restart()
-        trainer.gradients(_batches(config), 1.0)
+        storages.work.restart()
+        batches = _batches(config)
+        trainer.gradients(batches, 1.0)
+        work = {name: value // len(batches) for name, value in storages.work.restart().items()}
         storages.enter("optimizer")
         trainer.update(0.0)
+        work["update_bytes"] = storages.work.num_bytes
         states = states_by_shape(with_own_states(trainer.optimizer), storages)
     exact, held = states.pop(ALL)
     counts = _counts(model) | {"num_base": num_base, "optimizer": exact, "optimizer_held": held}
+    counts |= work
     return Trace(counts=counts, peaks=before | storages.peaks, states=states)
 
 

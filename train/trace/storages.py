@@ -11,6 +11,7 @@ import torch
 from ranks.torch_compat import TorchDispatchMode
 from rundir.footprint import Moment
 from train.trace.kernels import Device
+from train.trace.work import Work
 
 # Parts of a footprint, as far as the time at which a tensor is made identifies them.
 Part = Literal["weights", "gradients", "optimizer", "activations", "logits"]
@@ -31,15 +32,16 @@ _ATEN = torch.ops.aten
 class Storages(TorchDispatchMode):
     """Counts every storage on the meta device while it lives, and the peak of each stage.
 
-    `peaks` has, for each stage, the bytes of each part when their sum was highest. On a GPU that is
-    what `torch.cuda.max_memory_allocated` reports, except for what kernels allocate themselves:
-    cuBLAS's workspace (8 to 32 MiB), and the accumulators of flash attention's backward, which runs
-    when the larger part of its layer is free again.
+    `work` has what the kernels do. `peaks` has, for each stage, the bytes of each part when their
+    sum was highest. On a GPU that is what `torch.cuda.max_memory_allocated` reports, except for
+    what kernels allocate themselves: cuBLAS's workspace (8 to 32 MiB), and the accumulators of
+    flash attention's backward, which runs when the larger part of its layer is free again.
     """
 
     def __init__(self, device: Device, *, is_packed: bool) -> None:
         super().__init__()
         self._is_packed = is_packed
+        self.work = Work()
         self.held = dict.fromkeys({part for part, _ in STAGES.values()} | {"weights"}, 0)
         self.peaks: dict[str, dict[str, int]] = {}
         self._block_bytes = _CUDA_BLOCK_BYTES if device == "cuda" else 1
@@ -79,6 +81,7 @@ class Storages(TorchDispatchMode):
         if op is _ATEN.copy_.default and args[1].is_meta and not args[0].is_meta:
             return args[0]  # DDP gets its bucket order from rank 0, which has the same
         result = op(*args, **(kwargs or {}))
+        self.work.add(op, args, kwargs or {}, result)
         for tensor in result if isinstance(result, tuple | list) else (result,):
             if isinstance(tensor, torch.Tensor) and tensor.is_meta:
                 storage = tensor.untyped_storage()

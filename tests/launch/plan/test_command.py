@@ -43,6 +43,8 @@ def test_a_32b_run_on_eight_h100_is_told_part_by_part(typed: Typed, cache: dict[
     assert (plan["gpu"]["name"], plan["gpu"]["verdict"]) == ("H100-80G", "fits")
     assert (plan["num_ranks"], plan["verdict"], plan["instead"]) == (8, "fits", None)
     assert not plan["host"]["would_run_here"]
+    # Of 32 billion weights each token takes four times as many GFLOP and more, of 989.5 TFLOP/s.
+    assert 0.4 < plan["roofline"]["tokens_per_s"] / (989.5e12 / (4 * 32.8e9)) < 0.8
     assert [phase["name"] for phase in plan["host"]["phases"]][-1] == "saving"
 
 

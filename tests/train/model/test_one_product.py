@@ -1,4 +1,4 @@
-"""LoRA's product is added to the layer's output as it is computed, and is the one that peft has."""
+"""LoRA's products are added as they are computed, and are those that peft has."""
 
 from __future__ import annotations
 
@@ -60,33 +60,37 @@ def test_in_bfloat16_it_is_rounded_once_and_so_nearer_to_the_truth() -> None:
 
 
 class LargeResults(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the kernels that write as many values as a layer has outputs."""
+    """Notes the kernels that write as many values as a layer has outputs, or inputs."""
 
-    def __init__(self, numel: int) -> None:
+    def __init__(self, *sizes: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.numel, self.names = numel, list[str]()
+        self.sizes, self.names = sizes, list[str]()
 
     def __torch_dispatch__(
         self, op: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         result = op(*args, **(kwargs or {}))
-        name = op.__name__.partition(".")[0]
-        is_view = name in ("view", "_unsafe_view", "reshape", "t", "alias")
-        if isinstance(result, torch.Tensor) and result.numel() == self.numel and not is_view:
-            self.names.append(name)
+        is_view = any(out.alias_info and not out.alias_info.is_write for out in op._schema.returns)
+        is_view = is_view or op.__name__.startswith("_unsafe_view")
+        if isinstance(result, torch.Tensor) and result.numel() in self.sizes and not is_view:
+            self.names.append(op.__name__.partition(".")[0])
         return result
 
 
-def test_the_output_is_written_by_two_products_and_nothing_else() -> None:
-    model = made(configured(SHAPES["qwen3"]))
+@pytest.mark.parametrize("name", SHAPES)
+def test_output_and_gradient_are_each_written_by_two_products_and_nothing_else(name: str) -> None:
+    model = made(configured(SHAPES[name]))
     kernels = []
     for made_so, kind in ((model, OneProductLinear), (as_peft_computes(model), lora.Linear)):
         layer: Any = next(module for module in made_so.modules() if type(module) is kind)
-        x = torch.randn(2, 7, layer.in_features, dtype=torch.bfloat16)
-        with LargeResults(14 * layer.out_features) as large, torch.no_grad():
-            layer(x)
+        x = torch.randn(2, 7, layer.in_features, dtype=torch.bfloat16, requires_grad=True)
+        ones = torch.ones(2, 7, layer.out_features, dtype=torch.bfloat16)
+        with LargeResults(14 * layer.out_features, 14 * layer.in_features) as large:
+            torch.autograd.grad(layer(x), x, ones)
         kernels.append(large.names)
-    assert kernels == [["mm", "addmm_"], ["mm", "mm", "mul", "add"]]
+    product = "mm" if name == "qwen3" else "addmm"  # with a bias
+    assert kernels[0] == [product, "addmm_", "mm", "addmm_"]
+    assert kernels[1] == [product, "mm", "mul", "add", "mul", "mm", "mm", "add"]
 
 
 def test_what_is_no_plain_adapter_is_left_to_peft() -> None:

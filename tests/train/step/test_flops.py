@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import CONFIG_MAPPING
 
+from machine.gpus.peaks import peak_of
 from rundir.config import ModelConfig, RunConfig, TrainConfig
 from tests.models import SMALL
 from tests.train.model.test_models import SHAPES
@@ -20,7 +21,7 @@ from train.batches.batch import NO_WORK, Batch, Work, collate, collate_rows
 from train.data.dataset import Sample, prompted
 from train.model.build import add_method, new_model
 from train.model.loss import SummedLoss
-from train.step.mfu import model_flops, peak_flops_per_s, peak_of
+from train.step.mfu import model_flops, peak_flops_per_s
 
 PEAKS = tomllib.loads(Path(__file__).with_name("peaks.toml").read_text(encoding="utf-8"))
 KNOWN = PEAKS["known"] | dict.fromkeys(PEAKS["without_bfloat16"])  # TFLOP/s in bfloat16

@@ -35,5 +35,7 @@ def test_none_and_all_recomputed_tell_what_any_number_of_blocks_takes(
         told = between(none, every, num)
         assert told.peak_bytes == pytest.approx(whole.peak_bytes, rel=0.05)
         assert told.activations_bytes == pytest.approx(whole.activations_bytes, rel=0.05)
+        assert told.matrix_flops == pytest.approx(whole.matrix_flops, rel=1e-3)
+        assert told.other_bytes == pytest.approx(whole.other_bytes, rel=0.02)
     assert between(none, every, 0) == none
     assert between(none, every, every.num_blocks) == every
