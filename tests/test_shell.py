@@ -151,10 +151,14 @@ def tests_in_clone(clone: Clone) -> Clone:
     ("arguments", "expected"),
     [
         ([], {"short", "sample"}),
-        (["--runs"], {"runs"}),
+        pytest.param(["--runs"], {"runs"}, marks=pytest.mark.long),
         # A part may be named like a folder, which pytest would take for one of its own arguments.
         (["--all", "--only", "launch", "--only", "hangs"], {"long", "repeats", "gpu"}),
-        (["tests/test_tiers.py", "--all", "-k", "long or short"], {"long", "repeats"}),
+        pytest.param(
+            ["tests/test_tiers.py", "--all", "-k", "long or short"],
+            {"long", "repeats"},
+            marks=pytest.mark.long,
+        ),
         (["-m", "gpu"], {"gpu"}),
     ],
 )

@@ -21,6 +21,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.long
 def test_a_loss_that_leaves_out_what_the_model_does_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -32,6 +33,7 @@ def test_a_loss_that_leaves_out_what_the_model_does_is_found(
     assert {case.verdict for case in check("granite")[1]} == {"wrong"}
 
 
+@pytest.mark.long
 def test_samples_that_see_each_other_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
     _, cases = check("bloom")
     assert {(case.verdict, case.packs) for case in cases} == {("right", False)}

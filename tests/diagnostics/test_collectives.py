@@ -79,6 +79,7 @@ def test_a_rank_that_is_stopped_is_named_and_so_is_who_waits(
     assert "waiting for that: rank 0 is in pair 0-1" in text
 
 
+@pytest.mark.long
 def test_a_pair_that_hangs_is_named_with_its_stacks(on_cpu: dict[str, str], tmp_path: Path) -> None:
     does = "import time; dist.recv = lambda *_: time.sleep(3600)"
     ended = sabotaged(on_cpu, tmp_path, does, "--timeout-s", str(limit_s(6)))
@@ -107,7 +108,12 @@ def test_a_rank_that_does_not_come_is_waited_for_by_name(
             ["all-reduce int64", "all-reduce float32", "all-reduce bfloat16"],
             "rank 1: element 7 of the sum is",
         ),
-        ("recv", ["pair 0-1"], "rank 1: 1 of 1,048,576 numbers arrived changed"),
+        pytest.param(
+            "recv",
+            ["pair 0-1"],
+            "rank 1: 1 of 1,048,576 numbers arrived changed",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_a_number_that_arrives_wrong_is_red(

@@ -62,12 +62,19 @@ exec(text.replace({old!r}, {new!r}), vars(module))
             "tokens[first - 1 : last - 1]",
             "a label differs from the token at its position",
         ),
-        ("feed", "shares[self._rank]", "shares[0]", "the ranks' batches have"),
-        (
+        pytest.param(
+            "feed",
+            "shares[self._rank]",
+            "shares[0]",
+            "the ranks' batches have",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
             "feed",
             "for share in balanced_shares(lengths, self._world_size)",
             "for share in [list(range(len(indices)))] * self._world_size",
             "exactly once",
+            marks=pytest.mark.long,
         ),
     ],
 )

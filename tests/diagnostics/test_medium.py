@@ -24,6 +24,7 @@ def test_the_loss_falls_from_the_first_pass_to_the_second(on_cpu: dict[str, str]
     assert list(Path(on_cpu["AIRLOCK_RUNS_DIR"]).iterdir()) == []  # it has left no run
 
 
+@pytest.mark.long
 def test_a_model_whose_weights_are_no_numbers_is_red(
     on_cpu: dict[str, str], tmp_path: Path
 ) -> None:

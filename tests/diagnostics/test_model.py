@@ -12,7 +12,7 @@ from tests.models import tiny_model, with_nan
 pytestmark = pytest.mark.runs  # loads and trains
 
 
-@pytest.mark.parametrize("method", ["full", "lora"])
+@pytest.mark.parametrize("method", ["full", pytest.param("lora", marks=pytest.mark.long)])
 def test_the_model_of_tiny_is_green(on_cpu: dict[str, str], method: str) -> None:
     ended = diagnose("model", "--set", f"train.method={method}", env=on_cpu)
     assert ended.code == 0, ended.output

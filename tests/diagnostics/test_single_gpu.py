@@ -50,8 +50,8 @@ def test_a_loss_that_does_not_fall_is_red(learning_rate: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ('model_type = "qwen3"', 'model_type = "qwen9"'),
-        ("num_key_value_heads = 2", "num_key_value_heads = 3"),
+        pytest.param('model_type = "qwen3"', 'model_type = "qwen9"', marks=pytest.mark.long),
+        pytest.param("num_key_value_heads = 2", "num_key_value_heads = 3", marks=pytest.mark.long),
         ("vocab_size = 260", "vocab_size = 100"),
     ],
 )

@@ -43,7 +43,12 @@ def said(run: RunDir) -> str:
         pytest.param("granite", {}, "", marks=pytest.mark.long),
         pytest.param("gemma2", {}, "ATTENTION: eager", marks=pytest.mark.long),
         pytest.param("deepseek_v3", {}, "", marks=pytest.mark.long),
-        ("jamba", {}, r"PACKING: samples share rows, and 2 × JambaMambaMixer"),  # noqa: RUF001
+        pytest.param(
+            "jamba",
+            {},
+            r"PACKING: samples share rows, and 2 × JambaMambaMixer",  # noqa: RUF001
+            marks=pytest.mark.long,
+        ),
         ("bloom", {}, r"PACKING: by length, 2 steps compute 1\.\d+ times their tokens"),
         pytest.param("mamba2", {"data.packing": "false"}, "LORA: ", marks=pytest.mark.long),
         pytest.param("qwen3_next", {}, "PACKING: samples share rows", marks=pytest.mark.long),
@@ -87,6 +92,7 @@ def test_tokens_that_were_added_are_trained_and_a_second_run_goes_on_from_the_ad
     assert losses[0] < events_of(first, "metric", "train", rank=0)[0]["loss"]
 
 
+@pytest.mark.long
 def test_a_model_whose_samples_cannot_share_a_row_is_refused_if_that_was_asked_for(
     user: User,
 ) -> None:

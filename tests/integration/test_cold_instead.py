@@ -14,6 +14,7 @@ from tests.running import (
 )
 
 
+@pytest.mark.long
 def test_an_import_that_fails_in_the_zygote_is_told_and_the_run_starts_cold(user: User) -> None:
     env = user.hooked(
         "train.worker",

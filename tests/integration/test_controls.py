@@ -115,6 +115,7 @@ def test_a_run_that_is_controlled_has_bitwise_the_losses_of_one_that_is_not(user
     assert_nothing_left(run)
 
 
+@pytest.mark.long
 def test_a_paused_run_can_be_released_and_saves(user: User) -> None:
     with user.training(*ENDLESS) as (process, run):
         control.ask(run, "pause")
@@ -129,7 +130,7 @@ def test_a_paused_run_can_be_released_and_saves(user: User) -> None:
     assert_nothing_left(run)
 
 
-@pytest.mark.parametrize("victim", ["rank", "launcher"])
+@pytest.mark.parametrize("victim", [pytest.param("rank", marks=pytest.mark.long), "launcher"])
 def test_a_paused_run_whose_rank_or_launcher_is_killed_ends_as_always(
     user: User, victim: str
 ) -> None:
@@ -151,6 +152,7 @@ def test_a_paused_run_whose_rank_or_launcher_is_killed_ends_as_always(
             assert ("is over: failed" if victim == "rank" else "is dead") in err
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_ranks_that_are_killed_while_paused_and_started_again_pause_again(user: User) -> None:
     with ended(user.airlock(*WHOLE, "--max-restarts", "1")) as process:
@@ -186,6 +188,7 @@ def test_a_pause_is_no_hang_and_a_hang_after_it_is_found(user: User) -> None:
     assert_nothing_left(run)
 
 
+@pytest.mark.long
 def test_a_plain_run_is_paused_and_goes_on(environ: dict[str, str], tmp_path: Path) -> None:
     command = [sys.executable, "-P", "-m", "train", *WHOLE[1:]]
     admit = command.index("launch.admit=open")

@@ -96,6 +96,7 @@ module.Trainer._one_step = failing
     assert_nothing_left(run)
 
 
+@pytest.mark.long
 def test_a_survivor_that_cannot_be_ended_by_sigterm_holds_nothing_up_when_another_was_killed_by_one(
     user: User,
 ) -> None:
@@ -108,7 +109,8 @@ def test_a_survivor_that_cannot_be_ended_by_sigterm_holds_nothing_up_when_anothe
     assert_nothing_left(run)
 
 
-@pytest.mark.parametrize("start", ["warm", pytest.param("cold", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("start", ["warm", "cold"])
 def test_a_rank_that_ends_with_0_before_its_time_ends_the_run_and_is_named(
     user: User, start: str
 ) -> None:

@@ -61,8 +61,6 @@ CASES = {
 }
 _QUICK = (
     "skips-a-collective",
-    "worker-stuck",
-    "never-joins",
     "sleeps-beside-nccl",
 )  # the others, and all of them cold, take minutes
 _STARTS = [

@@ -87,6 +87,7 @@ def test_a_rank_that_does_not_come_to_a_collective_is_named_with_its_line(user: 
     }
 
 
+@pytest.mark.long
 def test_a_rank_that_holds_the_gil_is_named_with_the_call_that_does(user: User) -> None:
     run, out = _hangs(user, _HOLDS_THE_GIL)
     assert "airlock: the run hung: rank 1 holds the GIL in C code: it is at " in out

@@ -55,6 +55,7 @@ def ended_as(served: Served, **states: str) -> None:
     wait_for(is_so, why=f"{states}: {served.log()}", timeout_s=_LONG_ENOUGH_S)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1500)
 def test_files_become_models_one_from_the_other(real: Served) -> None:
     drop(real, "first")

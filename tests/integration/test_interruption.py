@@ -110,6 +110,7 @@ def test_a_hangup_is_no_second_wish_and_nohup_means_what_it_says(user: User) -> 
     assert complete_checkpoints(run.checkpoints)
 
 
+@pytest.mark.long
 def test_a_stop_that_cannot_be_saved_is_a_failure_and_not_reported_as_saved(user: User) -> None:
     # From its second step on, rank 0 has no room for a checkpoint: a real limit on file size.
     with user.training(*ENDLESS) as (process, run):

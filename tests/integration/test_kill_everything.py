@@ -94,12 +94,9 @@ _CASES = [
 # One phase for each victim, and one victim for each phase, in the default tier.
 _SHORT = {
     ("launch", "zygote imports"),
-    ("zygote", "zygote imports"),
     ("agent", "zygote builds"),
     ("zygote", "ranks load"),
-    ("rank 1", "ranks meet"),
     ("launch", "ranks meet"),
-    ("rank 1", "a rank waits"),
     ("rank 1", "a rank imports"),
     ("agent", "training"),
 }

@@ -84,6 +84,7 @@ def test_a_row_with_an_image_is_refused_with_its_line_before_anything_starts(
     assert not runs.exists() or not list(runs.iterdir())
 
 
+@pytest.mark.long
 def test_rows_without_one_are_trained_with_a_template_that_has_images_in_it(
     user: User, model: Path
 ) -> None:

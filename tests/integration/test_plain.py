@@ -184,6 +184,7 @@ def test_a_plain_run_shows_what_a_run_shows_and_leaves_what_a_run_leaves(
     assert str(whole["command"]).startswith(typed)
 
 
+@pytest.mark.long
 def test_what_kill_9_leaves_in_a_save_is_passed_over_and_after_ctrl_c_the_command_named_goes_on(
     user: User, whole: dict[str, object]
 ) -> None:
@@ -220,6 +221,7 @@ def test_what_kill_9_leaves_in_a_save_is_passed_over_and_after_ctrl_c_the_comman
     assert weights(last) == whole["weights"]
 
 
+@pytest.mark.long
 def test_a_second_ctrl_c_ends_a_process_that_cannot_answer_and_no_port_of_it_is_open(
     user: User,
 ) -> None:

@@ -91,12 +91,10 @@ def test_a_run_that_fits_keeps_its_plan_and_the_next_one_asks_nobody(
     assert "fits: the host needs" in user.output_of(*SHORT, "--dry-run", env=env)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("body", "words"),
-    [
-        pytest.param("os._exit(9)", "no plan: .* exit code 9", marks=pytest.mark.long),
-        ("__import__('time').sleep(1000)", ""),
-    ],
+    [("os._exit(9)", "no plan: .* exit code 9"), ("__import__('time').sleep(1000)", "")],
 )
 def test_a_tracer_that_fails_or_hangs_is_never_in_the_way(
     user: User, cold_cache: dict[str, str], body: str, words: str

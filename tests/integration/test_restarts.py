@@ -89,6 +89,7 @@ def test_killed_ranks_are_started_again_and_go_on_from_the_last_checkpoint(
     assert_nothing_left(run)
 
 
+@pytest.mark.long
 def test_when_the_zygote_dies_a_restart_has_another_one_and_ctrl_c_meanwhile_ends_at_once(
     user: User,
 ) -> None:

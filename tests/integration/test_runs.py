@@ -155,6 +155,7 @@ def test_a_reader_that_goes_away_is_a_wish_to_stop_and_loses_nothing(
     assert_nothing_left(run)
 
 
+@pytest.mark.long
 def test_output_that_cannot_be_written_does_not_cost_the_run(user: User) -> None:
     with Path("/dev/full").open("w") as full:
         process = subprocess.run(

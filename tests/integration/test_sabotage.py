@@ -56,7 +56,7 @@ FAILURES = {
         "in mismatched_shape",
     ),
 }
-_CHEAP = ("low-address-space", "port-in-use", "fork-after-cuda", "mismatched-shape")
+_CHEAP = ("fork-after-cuda", "mismatched-shape")
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,10 @@ SURROUNDINGS: dict[str, tuple[Any, str, Named]] = {
 }
 
 
-@pytest.mark.parametrize("name", SURROUNDINGS)
+@pytest.mark.parametrize(
+    "name",
+    ["a memory cgroup", *(pytest.param(name, marks=LONG) for name in list(SURROUNDINGS)[:-1])],
+)
 def test_what_a_surrounding_is_too_small_for_is_named(to_its_end: ToItsEnd, name: str) -> None:
     surrounding, failure, wanted = SURROUNDINGS[name]
     with surrounding() as start:
@@ -136,7 +139,8 @@ BUILD_LOCK = Named(
 
 
 @pytest.mark.parametrize(
-    ("failure", "wanted"), [("sigstop", STOPPED), ("stale-build-lock", BUILD_LOCK)]
+    ("failure", "wanted"),
+    [("sigstop", STOPPED), pytest.param("stale-build-lock", BUILD_LOCK, marks=LONG)],
 )
 def test_whom_a_rank_waited_for_until_its_time_was_up_is_named(
     to_its_end: ToItsEnd, tmp_path: Path, failure: str, wanted: Named

@@ -177,6 +177,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.long
 def test_what_a_fork_of_a_rank_ends_with_is_the_ranks_to_judge_and_one_may_be_done_early(
     user: User,
 ) -> None:
@@ -200,6 +201,7 @@ def test_what_a_fork_of_a_rank_ends_with_is_the_ranks_to_judge_and_one_may_be_do
     assert_nothing_left(run)
 
 
+@pytest.mark.long
 def test_a_rank_that_cannot_write_its_output_leaves_the_gate_all_the_same(user: User) -> None:
     text = "import os\nos.dup2(os.open('/dev/full', os.O_WRONLY), 1)\n" + JOIN
     path = script(user.folder, text)

@@ -43,6 +43,7 @@ def test_a_run_that_streams_and_was_killed_is_to_the_last_bit_one_that_was_not(u
     assert weights[0] == weights[1]
 
 
+@pytest.mark.long
 def test_a_bad_row_ends_all_ranks_and_is_named_and_can_be_left_out_when_it_goes_on(
     user: User,
 ) -> None:

@@ -79,6 +79,7 @@ module.meet = meet_and_tell
     assert (user.folder / "threads").read_text().split() == [str(threads)] * 6
 
 
+@pytest.mark.long
 def test_a_parallel_region_in_the_zygote_is_seen_and_the_run_starts_cold(user: User) -> None:
     body = f"""{IN_ZYGOTE}
 if in_zygote:

@@ -7,7 +7,7 @@ from pathlib import Path
 from rundir.paths import RunDir
 from rundir.pulse import PulseState, read_pulse
 from tests.running import User, events_of, rank_pids
-from tests.scripts import BOTH, JOIN, script
+from tests.scripts import JOIN, script
 
 _SCRIPT = f"""{JOIN}
 import pathlib, signal, threading, time
@@ -52,7 +52,7 @@ print("done", rank)
 """
 
 
-@BOTH
+@pytest.mark.parametrize("start", ["warm", pytest.param("cold", marks=pytest.mark.long)])
 def test_a_script_that_forks_compiles_and_leaves_threads_behind_ends_as_ever(
     user: User, start: str
 ) -> None:

@@ -44,6 +44,7 @@ def python_that_lacks(clone: Clone, *modules: str) -> None:
     tool(clone.bin / "python3", f'#!/bin/sh\nexec "{own}/bin/python" "$@"\n')
 
 
+@pytest.mark.long
 def test_without_pip_and_a_uv_that_is_new_enough_one_comes_by_the_pip_of_an_environment(
     clone: Clone, index: Index
 ) -> None:

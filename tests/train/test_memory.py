@@ -192,7 +192,7 @@ def measured(case: str, num_ranks: int = 1) -> dict[str, float]:
     return found
 
 
-@pytest.mark.parametrize("num_ranks", [1, 2])
+@pytest.mark.parametrize("num_ranks", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_gradients_take_the_memory_of_one_also_in_the_warm_up_and_the_optimizer_no_more(
     num_ranks: int,
 ) -> None:
@@ -203,6 +203,7 @@ def test_gradients_take_the_memory_of_one_also_in_the_warm_up_and_the_optimizer_
         assert found["optimizer"] < 0.1
 
 
+@pytest.mark.long
 def test_without_the_warm_up_they_take_that_of_two() -> None:
     assert measured("steps without a warm-up")["gradients"] > 1.5
 

@@ -223,7 +223,7 @@ def _snapshot(folder: Path) -> dict[str, object]:
     return contents
 
 
-@pytest.mark.runs
+@pytest.mark.long
 def test_a_kill_before_any_change_leaves_a_good_model_and_work_that_can_be_ended(
     inbox: Inbox,
 ) -> None:

@@ -90,7 +90,7 @@ def test_a_run_ends_with_4_before_anything_is_made_and_names_all_errors(user: Us
     assert not (user.folder / "runs" / "latest").exists()
 
 
-@pytest.mark.runs
+@pytest.mark.long
 def test_force_goes_on_with_a_line_for_each_error(environ: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     small = f"ip link set lo up; mount -t tmpfs -o size=2m none '{tmp_path}/runs'"

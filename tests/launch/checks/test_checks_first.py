@@ -120,6 +120,7 @@ def test_too_few_gpus_and_no_data_are_said_at_once(typed: Typed, pretended: dict
     assert "32b names no training data" in err
 
 
+@pytest.mark.long
 def test_a_demo_that_cannot_fit_whole_is_cut_down_loudly(
     typed: Typed, pretended: dict[str, str]
 ) -> None:
@@ -160,7 +161,6 @@ def test_a_demo_trains_a_few_steps_and_says_before_and_after_what_it_is(airlock:
 
 
 @pytest.mark.long
-@pytest.mark.runs
 @on_cpu
 @pytest.mark.timeout(1800)
 def test_the_demo_of_a_large_profile_trains_two_layers_where_there_is_no_gpu(user: User) -> None:

@@ -112,6 +112,7 @@ def test_what_needs_a_gpu_says_so_where_there_is_none(
     assert all(part in err for part in parts), err
 
 
+@pytest.mark.long
 def test_a_bad_row_of_the_data_is_named_with_its_line_and_no_rank_is_started(user: User) -> None:
     data = user.folder / "bad rows.jsonl"
     good = f'{{"prompt": "a", "response": "b", "note": "{"x" * 1000}"}}\n'

@@ -60,6 +60,7 @@ def test_an_unknown_word_is_answered_with_the_nearest_command(user: User, line: 
     assert len(more) == line.startswith("export"), "a model can be uploaded, too"
 
 
+@pytest.mark.long
 def test_the_run_of_another_clone_is_named_by_its_path(user: User) -> None:
     other = trained_run(user.folder / "other clone/runs" / RUN)
     own = trained_run(Path(user.environ["AIRLOCK_RUNS_DIR"]) / RUN)

@@ -317,6 +317,7 @@ def test_a_pickle_that_is_cut_short_is_damaged(tmp_path: Path, old: bool, size: 
         read_checkpoint(tmp_path)
 
 
+@pytest.mark.long
 def test_the_command_that_is_proposed_converts_a_pickle(tmp_path: Path) -> None:
     model = tmp_path / "model"
     make_checkpoint(configured(tmp_path), model)

@@ -48,7 +48,7 @@ def test_a_32b_run_on_eight_h100_is_told_part_by_part(typed: Typed, cache: dict[
     assert [phase["name"] for phase in plan["host"]["phases"]][-1] == "saving"
 
 
-@pytest.mark.runs
+@pytest.mark.long
 def test_the_same_question_again_starts_no_child(user: User, cache: dict[str, str]) -> None:
     first = plan_of(user.typed, "14b", *H100, env=cache)
     broken = user.hooked("train.trace.step_trace", "os._exit(9)")
@@ -122,7 +122,7 @@ def test_a_question_that_cannot_be_answered_says_why(
     assert "Traceback" not in err
 
 
-@pytest.mark.runs
+@pytest.mark.long
 def test_a_cache_that_cannot_be_written_is_no_reason_not_to_answer(
     user: User, cache: dict[str, str]
 ) -> None:

@@ -20,11 +20,8 @@ NUM_PARAMETERS = {
     "27b-qwen": 26_895_998_464,
     "31b-gemma": 30_697_345_280,
 }
-QUICK = ("24b-mistral", 8)  # the others are long
 CASES = [
-    pytest.param(name, num, marks=[pytest.mark.long] * ((name, num) != QUICK))
-    for name in NUM_PARAMETERS
-    for num in (1, 4, 8)
+    pytest.param(name, num, marks=pytest.mark.long) for name in NUM_PARAMETERS for num in (1, 4, 8)
 ]
 
 

@@ -105,7 +105,7 @@ module.read_config = read_config
 """
 
 
-@pytest.mark.runs
+@pytest.mark.long
 def test_what_is_answered_before_the_time_is_up_is_kept(user: User) -> None:
     env = user.environ | user.hooked("rundir.config_file", _SLOW_FROM_THE_SECOND_ON)
     first, second = question(), question("train.lora_rank=3")

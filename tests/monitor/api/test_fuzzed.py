@@ -34,6 +34,7 @@ def server(folder: Path, environ: dict[str, str]) -> Iterator[Server]:
         yield running
 
 
+@pytest.mark.long
 def test_no_request_that_the_document_allows_or_forbids_is_a_fault(server: Server) -> None:
     document = server.json("/api/openapi.json")
     for path in [one for one in document["paths"] if one.endswith("/stream")]:

@@ -39,7 +39,9 @@ def test_a_taken_port_is_passed_over_unless_it_was_named(
         http_server.bound("192.0.2.1", port, is_named=True)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)]
+)
 def test_a_signal_ends_the_server_in_order_and_does_not_wait_for_open_streams(
     folder: Path, environ: dict[str, str], tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -61,6 +63,7 @@ def test_a_signal_ends_the_server_in_order_and_does_not_wait_for_open_streams(
         assert server.process.wait(timeout=60) == 0
 
 
+@pytest.mark.long
 def test_an_event_file_of_a_gigabyte_costs_no_memory(folder: Path, environ: dict[str, str]) -> None:
     run = make_run(folder, events={"rank0": [event(n) for n in range(20_000)]})
     for name in ("events/rank0.jsonl", "events/launch.jsonl", "logs/run.log"):

@@ -149,6 +149,7 @@ def test_what_is_too_large_is_refused(server: Server, live: RunDir) -> None:
     assert server.get("/api/runs").status_code == 200
 
 
+@pytest.mark.long
 def test_a_thousand_requests_at_once_are_all_answered(
     folder: Path, environ: dict[str, str]
 ) -> None:

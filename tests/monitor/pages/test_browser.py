@@ -77,6 +77,7 @@ def test_a_slow_answer_does_not_take_the_place_of_a_later_one(
     seen.assert_clean(base)
 
 
+@pytest.mark.long
 def test_lines_of_colours_that_look_alike_are_told_apart_by_dashes(
     chromium: Any, demo: RunDir, environ: dict[str, str]
 ) -> None:

@@ -20,6 +20,7 @@ def _ids(count: int) -> list[str]:
     return [f"20260101-{n // 3600:02}{n // 60 % 60:02}{n % 60:02}-tiny-0001" for n in range(count)]
 
 
+@pytest.mark.long
 def test_ten_thousand_runs_are_listed_by_reading_only_those_shown_and_served_within_the_memory(
     folder: Path, environ: dict[str, str]
 ) -> None:

@@ -41,6 +41,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, out, errors
 
 
+@pytest.mark.long
 def test_a_child_that_is_killed_ends_the_run_the_next_two_ask_at_once_and_later_ones_nobody(
     tmp_path: Path, environ: dict[str, str]
 ) -> None:

@@ -165,7 +165,9 @@ def real(name: str, **train: Any) -> RunConfig:
     )
 
 
-@pytest.mark.parametrize("name", ["Qwen3-14B", "Qwen3-32B"])  # the others are below, in four bits
+@pytest.mark.parametrize(
+    "name", [pytest.param("Qwen3-14B", marks=pytest.mark.long), "Qwen3-32B"]
+)  # the others are below, in four bits
 def test_real_models_have_the_sizes_they_are_known_for(name: str) -> None:
     *_, num_parameters, num_adapters = REAL[name]
     lora = footprint(real(name, method="lora"), "cuda")
@@ -239,7 +241,10 @@ def test_a_profile_is_the_real_model(name: str) -> None:
     assert table["model"]["dtype"] == expected.model.dtype
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.long] * (name == "gemma3")) for name in ARCHITECTURES],
+)
 @pytest.mark.parametrize(
     ("device", "options"),
     [

@@ -62,7 +62,7 @@ def ask(folder: Path, *configs: RunConfig) -> subprocess.CompletedProcess[str]:
     return run_module("train.trace.estimate", *words, env=env, is_forked=False)
 
 
-@pytest.mark.runs
+@pytest.mark.long
 def test_the_command_answers_in_order_or_says_why_not(tmp_path: Path) -> None:
     configs = [configured(QWEN3), configured(GPT2)]
     assert ask(tmp_path, *configs).returncode == 0

@@ -110,7 +110,9 @@ def test_the_question_has_the_real_number_of_ranks_only_if_states_are_divided() 
     assert len(set(divided)) == 3
 
 
-@pytest.mark.parametrize(("updates", "gib"), [("stochastic", 66), ("master", 73)])
+@pytest.mark.parametrize(
+    ("updates", "gib"), [pytest.param("stochastic", 66, marks=pytest.mark.long), ("master", 73)]
+)
 def test_a_14b_model_trained_whole_fits_each_of_eight_gpus(updates: str, gib: int) -> None:
     settings = ("train.method=full", "train.shard_optimizer=true", f"train.bf16_updates={updates}")
     config = with_ranks(resolve("14b", settings, {})[0], 8)
