@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from rundir.paths import RunDir
 from rundir.pulse import PulseState, read_pulse
 from tests.running import User, events_of, rank_pids
