@@ -22,8 +22,8 @@ def markdown(records: Mapping[str, Record]) -> str:
     parts = [
         _machines(measured.values()),
         _table(
-            "training | tokens/s | MFU | HFU | peak, GiB | the plan's | NVML, loaded | "
-            "the plan's most | first step, s | last loss",
+            "training | tokens/s | the roofline's | MFU | HFU | peak, GiB | the plan's | "
+            "NVML, loaded | the plan's most | first step, s | last loss",
             map(_training, trainings),
         ),
         _table("case | figures", ((one.case, in_words(one.figures)) for one in others)),
@@ -79,6 +79,7 @@ def _training(one: Record) -> tuple[str, ...]:
     return (
         one.case,
         f"{found['tokens_per_s']:,.0f}",
+        f"{found['roofline_tokens_per_s']:,.0f}" if found.get("roofline_tokens_per_s") else "",
         *("" if found.get(key) is None else f"{found[key]:.1%}" for key in ("mfu", "hfu")),
         *(gib(found.get(key)) for key in _BYTES),
         f"{found['first_step_s']:.0f}",

@@ -188,6 +188,8 @@ def plan(case: Case, place: Place, timeout_s: float) -> Figures:
     return {
         "plan_peak_bytes": rank["peak_bytes"],
         "plan_most_bytes": rank.get("most_bytes"),  # with the driver's share; none on CPU
+        # Of full rows: the least that shorter samples take.
+        "roofline_tokens_per_s": (found["roofline"] or {}).get("tokens_per_s"),
         "num_parameters": rank["num_parameters"],
         "num_trainable": rank["num_trainable"],
     }
