@@ -36,6 +36,6 @@ def roofline_of(
     micro_batch_s = (
         max(matrices_s, footprint.matrix_bytes / bytes_per_s) + footprint.other_bytes / bytes_per_s
     )
-    num_micro_batches = math.ceil(num_rows / config.train.micro_batch_size)
+    num_micro_batches = num_rows / min(num_rows, config.train.micro_batch_size)
     step_s = num_micro_batches * micro_batch_s + footprint.update_bytes / bytes_per_s
     return Roofline(step_s=step_s, tokens_per_s=num_rows * config.data.max_seq_length / step_s)

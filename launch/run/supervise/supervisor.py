@@ -101,9 +101,8 @@ class Supervisor:
             limit = parts.config.max_restarts + len(added)
             parts.events.begin_attempt(attempt)
             parts.events.emit("mark", "restart", cause=cause, num_restarts=attempt, of=limit)
-            how = (
-                _how_recomputed(added[-1]) if added and added[-1]["attempt"] + 1 == attempt else ""
-            )
+            is_added = bool(added) and added[-1]["attempt"] + 1 == attempt
+            how = _how_recomputed(added[-1]) if is_added else ""
             parts.say(f"airlock: {cause}: restart {attempt} of {limit}{how}")
 
     def _poll_s(self) -> float:

@@ -210,9 +210,8 @@ def _back_off(config: LaunchConfig, attempt: int, report: Reporter) -> None:
         return
     doubled = 2 ** min(attempt - 2, _MOST_DOUBLINGS)
     wait_s = min(config.restart_backoff_s * doubled, _LONGEST_BACKOFF_S)
-    limit = os.environ[
-        "TORCHELASTIC_MAX_RESTARTS"
-    ]  # the agent may have added to launch.max_restarts
+    # launch.max_restarts, and those that the agent has added.
+    limit = os.environ["TORCHELASTIC_MAX_RESTARTS"]
     report.line(f"RESTART: attempt {attempt} of {limit} starts in {wait_s:g} s")
     time.sleep(wait_s)
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from ranks.torch_compat import TorchDispatchMode
 from rundir.config import ModelConfig, RunConfig, TrainConfig
 from tests.models import GPT2, LLAMA, NO_DROPOUT, QWEN3
+from tests.train.kernels import Calls
 from tests.train.trace.test_footprint import configured as traced_config
 from train.batches.batch import collate
 from train.model.build import add_method, compile_blocks, inference, merged, new_model
@@ -24,24 +24,17 @@ SHAPES = {"qwen3": QWEN3, "gpt2": GPT2 | NO_DROPOUT}
 PRODUCTS = {"mm", "addmm", "addmm_", "bmm", "baddbmm", "linear", "linear_backward"}
 
 
-class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes the dtypes of the matrices that are multiplied, but for columns with rows.
+def dtypes_of_products(noted: Calls) -> list[torch.dtype]:
+    """Return the dtypes of the matrices that were multiplied, but for columns with rows.
 
     The latter are how earlier versions of transformers compute rotary positions, in float32.
     """
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.dtypes: list[torch.dtype] = []
-
-    def __torch_dispatch__(
-        self, op: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        if op.__name__.partition(".")[0] in PRODUCTS:
-            tensors = [one for one in args if isinstance(one, torch.Tensor)]
-            if tensors[0].shape[-1] > 1:
-                self.dtypes += [one.dtype for one in tensors]
-        return op(*args, **(kwargs or {}))
+    tensors = (
+        [value for value in call.args if isinstance(value, torch.Tensor)]
+        for call in noted.calls
+        if call.name in PRODUCTS
+    )
+    return [value.dtype for given in tensors if given[0].shape[-1] > 1 for value in given]
 
 
 def configured(shape: dict[str, Any], **train: Any) -> RunConfig:
@@ -100,10 +93,10 @@ def test_every_product_is_of_bfloat16_and_adapters_stay_float32(name: str, kind:
     if kind == "qlora":
         pytest.importorskip("bitsandbytes")
     model = made(configured(SHAPES[name], **KINDS[kind]))
-    with Products() as products:
+    with Calls() as noted:
         _, gradients = step(model)
-    assert len(products.dtypes) > 100
-    assert set(products.dtypes) == {torch.bfloat16}
+    assert len(dtypes_of_products(noted)) > 100
+    assert set(dtypes_of_products(noted)) == {torch.bfloat16}
     trained = {name: p.dtype for name, p in model.named_parameters() if p.requires_grad}
     assert set(trained.values()) == {torch.float32}
     assert {name: one.dtype for name, one in gradients.items()} == trained
@@ -111,19 +104,19 @@ def test_every_product_is_of_bfloat16_and_adapters_stay_float32(name: str, kind:
 
 def test_an_evaluation_and_an_answer_multiply_in_bfloat16_too() -> None:
     model = made(configured(LLAMA))
-    with Products() as products, inference(model):
+    with Calls() as noted, inference(model):
         model(input_ids=IDS)
         model.generate(input_ids=IDS, max_new_tokens=3, do_sample=False, pad_token_id=0)
-    assert set(products.dtypes) == {torch.bfloat16}
+    assert set(dtypes_of_products(noted)) == {torch.bfloat16}
 
 
 @pytest.mark.parametrize("kind", ["lora", "dora"])
 def test_gradients_are_those_of_float32_to_the_precision_of_bfloat16(kind: str) -> None:
     config = configured(QWEN3, **KINDS[kind])
     loss, gradients = step(made(config))
-    with Products() as products:
+    with Calls() as noted:
         other_loss, others = step(as_peft_makes_it(config))
-    assert torch.float32 in products.dtypes  # the comparison is with something else
+    assert torch.float32 in dtypes_of_products(noted)  # the comparison is with something else
     assert loss == pytest.approx(other_loss, rel=5e-3)
     assert gradients.keys() == others.keys()
     flat, exact = (
@@ -224,7 +217,7 @@ def test_adapters_to_go_on_from_multiply_in_bfloat16_too(tmp_path: Any) -> None:
     export_adapter(model, tmp_path / "adapter", base="", revision="")
     again = replace(first, train=replace(first.train, adapter=str(tmp_path / "adapter")))
     other = add_method(new_model(_described(again), again, CPU), again.train)
-    with Products() as products:
+    with Calls() as noted:
         loss, _ = step(other)
-    assert set(products.dtypes) == {torch.bfloat16}
+    assert set(dtypes_of_products(noted)) == {torch.bfloat16}
     assert loss == step(model)[0]

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ranks.torch_compat import TorchDispatchMode
 from tests.models import LLAMA, QWEN3, SMALL
+from tests.train.kernels import Calls
 from tests.train.model.test_adapter_dtype import IDS, configured, made, step
 from tests.train.trace.test_footprint import configured as traced_config
 from train.trace.estimate import footprint
@@ -82,25 +82,11 @@ def test_on_a_gpu_less_is_moved_and_kept(monkeypatch: pytest.MonkeyPatch) -> Non
     assert ours.matrix_flops == theirs.matrix_flops
 
 
-class Names(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes the kernels that are called."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.names: list[str] = []
-
-    def __torch_dispatch__(
-        self, op: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        self.names.append(op.__name__)
-        return op(*args, **(kwargs or {}))
-
-
 @pytest.mark.gpu
 def test_a_real_gpu_has_one_kernel_each_way() -> None:
     x = torch.randn(4, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     weight = torch.ones(64, device="cuda", dtype=torch.bfloat16)
-    with Names() as called:
+    with Calls() as noted:
         torch.autograd.grad(F.rms_norm(x, (64,), weight, 1e-6).sum(), x)
-    norms = [name.partition(".")[0] for name in called.names if "norm" in name]
+    norms = [call.name for call in noted.calls if "norm" in call.name]
     assert norms == ["_fused_rms_norm", "_fused_rms_norm_backward"]

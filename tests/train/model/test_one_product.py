@@ -9,7 +9,7 @@ import pytest
 import torch
 from peft.tuners import lora
 
-from ranks.torch_compat import TorchDispatchMode
+from tests.train.kernels import Calls
 from tests.train.model.test_adapter_dtype import IDS, SHAPES, configured, made, step
 from train.model.adapter_dtype import LowLinear
 from train.model.one_product import OneProductLinear
@@ -59,24 +59,6 @@ def test_in_bfloat16_it_is_rounded_once_and_so_nearer_to_the_truth() -> None:
     assert ours < 1.02 * theirs
 
 
-class LargeResults(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes the kernels that write as many values as a layer has outputs, or inputs."""
-
-    def __init__(self, *sizes: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.sizes, self.names = sizes, list[str]()
-
-    def __torch_dispatch__(
-        self, op: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        result = op(*args, **(kwargs or {}))
-        is_view = any(out.alias_info and not out.alias_info.is_write for out in op._schema.returns)
-        is_view = is_view or op.__name__.startswith("_unsafe_view")
-        if isinstance(result, torch.Tensor) and result.numel() in self.sizes and not is_view:
-            self.names.append(op.__name__.partition(".")[0])
-        return result
-
-
 @pytest.mark.parametrize("name", SHAPES)
 def test_output_and_gradient_are_each_written_by_two_products_and_nothing_else(name: str) -> None:
     model = made(configured(SHAPES[name]))
@@ -85,9 +67,11 @@ def test_output_and_gradient_are_each_written_by_two_products_and_nothing_else(n
         layer: Any = next(module for module in made_so.modules() if type(module) is kind)
         x = torch.randn(2, 7, layer.in_features, dtype=torch.bfloat16, requires_grad=True)
         ones = torch.ones(2, 7, layer.out_features, dtype=torch.bfloat16)
-        with LargeResults(14 * layer.out_features, 14 * layer.in_features) as large:
+        with Calls() as noted:
             torch.autograd.grad(layer(x), x, ones)
-        kernels.append(large.names)
+        large = (14 * layer.out_features, 14 * layer.in_features)
+        results = [(call.name, call.result) for call in noted.calls if not call.is_view]
+        kernels.append([name for name, result in results if result.numel() in large])
     product = "mm" if name == "qwen3" else "addmm"  # with a bias
     assert kernels[0] == [product, "addmm_", "mm", "addmm_"]
     assert kernels[1] == [product, "mm", "mul", "add", "mul", "mm", "mm", "add"]

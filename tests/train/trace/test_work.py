@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from ranks.torch_compat import TorchDispatchMode
 from tests.models import QWEN3
+from tests.train.kernels import Calls
 from tests.train.trace.test_footprint import configured
 from train.batches.batch import collate
 from train.data.dataset import prompted
@@ -20,21 +20,6 @@ from train.model.loss import SummedLoss
 from train.trace.estimate import _described
 from train.trace.step_trace import trace
 from train.trace.work import Work
-
-
-class Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Adds every kernel to `work`."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.work = Work()
-
-    def __torch_dispatch__(
-        self, op: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        result = op(*args, **(kwargs or {}))
-        self.work.add(op, args, kwargs or {}, result)
-        return result
 
 
 @pytest.mark.parametrize("recomputed", [False, True])
@@ -85,6 +70,9 @@ BYTES: dict[str, tuple[Callable[[], Any], int]] = {
 @pytest.mark.parametrize("name", BYTES)
 def test_a_kernel_reads_its_inputs_and_writes_its_outputs_once(name: str) -> None:
     compute, expected = BYTES[name]
-    with torch.no_grad(), Counted() as counted:
+    work = Work()
+    with torch.no_grad(), Calls() as noted:
         compute()
-    assert counted.work.num_bytes == pytest.approx(expected, abs=16)  # of a number given
+    for call in noted.calls:
+        work.add(*call)
+    assert work.num_bytes == pytest.approx(expected, abs=16)  # of a number given
