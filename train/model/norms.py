@@ -21,24 +21,20 @@ _ULP = {torch.float32: 1e-6, torch.bfloat16: 2**-7}  # of values near one
 
 def use_torch_norms(model: nn.Module) -> None:
     """Have the RMS norms of a Hugging Face model computed by torch where that is their formula."""
-    module: Any
     for module in model.modules():
         kind: Any = type(module)
-        if kind.__name__.endswith("RMSNorm") and _is_plain(kind, module):
+        if kind.__name__.endswith("RMSNorm") and _is_plain(module):
             module.__class__ = _by_torch(kind)
 
 
-_KNOWN: dict[Any, bool] = {}
-
-
-def _is_plain(kind: Any, module: Any) -> bool:
-    """Return whether norms of that class, as `module` is one, are x / rms(x) · weight."""
-    if kind not in _KNOWN:
-        try:
-            _KNOWN[kind] = all(_agrees(module, dtype) for dtype in _ULP)
-        except Exception:  # noqa: BLE001 - any model's code: what fails here is left as it is
-            _KNOWN[kind] = False
-    return _KNOWN[kind]
+def _is_plain(module: Any) -> bool:
+    """Return whether a norm is x / rms(x) · weight; others of its class may have no weight."""
+    if set(module._parameters) != {"weight"} or module._buffers or module._modules:
+        return False
+    try:
+        return all(_agrees(module, dtype) for dtype in _ULP)
+    except Exception:  # noqa: BLE001 - any model's code: what fails here is left as it is
+        return False
 
 
 def _agrees(module: Any, dtype: torch.dtype) -> bool:
@@ -46,8 +42,6 @@ def _agrees(module: Any, dtype: torch.dtype) -> bool:
 
     Raises whatever the code of the module raises.
     """
-    if set(module._parameters) != {"weight"} or module._buffers or module._modules:
-        return False
     values = torch.linspace(-2.0, 3.0, 48, device="cpu").reshape(3, 16)
     scale = torch.tensor([1.0, 1e-3, 30.0], device="cpu").unsqueeze(1)
     x, weight = (values * scale).to(dtype), (1.0 + values[0] / 4).to(dtype)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from rundir.config import Packing, RunConfig
 from tests.train.data.test_data import arrow_file, arrow_of, sample
-from train.batches.batch import IGNORE, Batch, collate, collate_rows
+from tests.train.kernels import Calls
+from train.batches.batch import IGNORE, Batch, collate, collate_rows, copied_at_once
 from train.batches.course import course_of
 from train.batches.epoch_order import Order
 from train.batches.feed import Feed
@@ -212,3 +215,53 @@ def test_a_model_gets_the_tokens_that_predict_and_what_they_predict() -> None:
     assert positions is None
     assert (where.tolist(), targets.tolist()) == ([1, 2, 4], [3, 4, 6])
     assert ids.flatten()[where].tolist() == [2, 3, 5]
+
+
+BATCHES = {
+    "rows": collate([sample([1, 2, 3, 4], 2), sample([5, 6], 1)]),
+    "packed": collate_rows([[sample([1, 2, 3], 1), sample([4, 5], 0)], [sample([6, 7, 8], 2)]]),
+    "nothing": collate([]),
+}
+
+
+def values(tensors: Sequence[torch.Tensor | None]) -> list[Any]:
+    return [None if tensor is None else tensor.tolist() for tensor in tensors]
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_a_gpu_gets_it_by_one_copy_from_page_locked_memory(name: str) -> None:
+    *tensors, _ = BATCHES[name].arguments()
+    pinned: list[torch.Tensor] = []
+
+    def pin(tensor: torch.Tensor) -> torch.Tensor:
+        pinned.append(tensor)
+        return tensor
+
+    with Calls() as noted:
+        there = copied_at_once(tensors, "meta", pin)
+    to_device = [
+        call.args[0]
+        for call in noted.calls
+        if call.name == "_to_copy" and call.args[0].device.type == "cpu"
+        if call.kwargs.get("device") == torch.device("meta")
+    ]
+    assert len(to_device) == len(pinned) == 1
+    assert to_device[0] is pinned[0]
+    shapes = [
+        [None if tensor is None else (tensor.shape, tensor.dtype) for tensor in of]
+        for of in (tensors, there)
+    ]
+    assert shapes[0] == shapes[1]
+    assert values(copied_at_once(tensors, "cpu", pin)) == values(tensors)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", BATCHES)
+def test_a_real_gpu_is_not_waited_for(name: str) -> None:
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        there = BATCHES[name].arguments("cuda")
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+    assert values(there[:-1]) == values(BATCHES[name].arguments()[:-1])

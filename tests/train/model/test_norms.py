@@ -14,6 +14,7 @@ from tests.models import LLAMA, QWEN3, SMALL
 from tests.train.kernels import Calls
 from tests.train.model.test_adapter_dtype import IDS, configured, made, step
 from tests.train.trace.test_footprint import configured as traced_config
+from train.model.norms import use_torch_norms
 from train.trace.estimate import footprint
 
 FULL = {"method": "full"}
@@ -63,6 +64,23 @@ def test_another_formula_and_another_dtype_are_left_to_the_model() -> None:
     norm = norms_of(made(configured(QWEN3, **FULL)))[0].float()
     x = torch.randn(2, norm.weight.numel(), dtype=torch.bfloat16)
     assert norm(x).dtype == torch.float32
+
+
+def test_a_norm_without_a_weight_is_left_to_the_model_and_others_of_its_class_are_not() -> None:
+    class SomeRMSNorm(nn.Module):
+        def __init__(self, *, has_weight: bool) -> None:
+            super().__init__()
+            self.eps = 1e-6
+            if has_weight:
+                self.weight = nn.Parameter(torch.ones(8))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            scale = torch.rsqrt(x.float().square().mean(-1, keepdim=True) + self.eps)
+            return (x * scale).to(x.dtype) * getattr(self, "weight", 1)
+
+    both = nn.ModuleList([SomeRMSNorm(has_weight=True), SomeRMSNorm(has_weight=False)])
+    use_torch_norms(both)
+    assert [type(norm) is SomeRMSNorm for norm in both] == [False, True]
 
 
 def test_names_of_weights_and_classes_stay_as_they_are() -> None:
