@@ -215,6 +215,7 @@ def test_what_was_not_tracked_can_be_written_later(live: Live, stopped: Stopped)
     assert shown == [event["step"] for event in events_of(live.run, "metric", "train")]
 
 
+@pytest.mark.long
 def test_a_run_goes_on_without_its_monitor(user: User) -> None:
     with ended(user.airlock(*SHORT, "--monitor")) as process:
         run = user.run()

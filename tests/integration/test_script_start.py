@@ -74,6 +74,7 @@ def test_a_script_that_never_joins_runs_on_all_ranks_at_once(user: User, start: 
     assert not events_of(user.run(), "start", "pg.init")
 
 
+@pytest.mark.long
 def test_ranks_that_meet_at_a_store_of_their_own_do_not_wait_for_each_other_at_the_gate(
     user: User,
 ) -> None:

@@ -81,6 +81,7 @@ def test_an_install_that_was_killed_is_not_taken_for_whole_and_the_next_start_co
     assert not torn.exists()
 
 
+@pytest.mark.long
 def test_half_a_download_is_an_error_after_which_the_next_start_completes_it(
     clone: Clone, index: Index
 ) -> None:

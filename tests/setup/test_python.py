@@ -9,6 +9,7 @@ OLD_PYTHON = f"""#!/bin/sh
 while [ "$1" = -I ] || [ "$1" = -B ]; do shift; done
 exec {BASE_PYTHON} -c '
 import platform, runpy, sys
+import pytest
 platform.python_version = lambda: "3.10.18"
 sys.version_info = (3, 10, 18, "final", 0)
 sys.argv = sys.argv[1:]
@@ -51,6 +52,7 @@ def test_an_active_environment_that_lacks_something_is_left_to_the_user(
     assert not (clone.root / ".venv").exists()
 
 
+@pytest.mark.long
 def test_the_install_command_that_is_offered_makes_the_environment_serve(
     clone: Clone, tmp_path: Path
 ) -> None:

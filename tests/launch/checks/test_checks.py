@@ -103,7 +103,7 @@ def test_force_goes_on_with_a_line_for_each_error(environ: dict[str, str], tmp_p
     assert "\nrun " in done.stdout  # it has begun
 
 
-@pytest.mark.runs
+@pytest.mark.long
 def test_a_run_on_a_machine_in_order_says_nothing_of_it(
     airlock: Start,
 ) -> None:

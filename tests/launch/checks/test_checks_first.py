@@ -52,6 +52,7 @@ def test_a_check_that_fails_is_said_with_the_lack_of_data_and_ends_with_4(user: 
     assert "plan: does it fit?" in out, "the checks go on"
 
 
+@pytest.mark.long
 def test_tests_that_are_off_are_not_run_and_a_plan_that_does_not_fit_is_shown(
     typed: Typed, pretended: dict[str, str]
 ) -> None:
@@ -66,7 +67,10 @@ def test_tests_that_are_off_are_not_run_and_a_plan_that_does_not_fit_is_shown(
     assert "→ RUN_IMPORT_TEST=off RUN_SINGLE_GPU_TEST=false ./start_single.sh --demo " in err
 
 
-@pytest.mark.parametrize("args", [("run", "tiny"), NO_DATA, ("run", "tiny", "--dry-run")])
+@pytest.mark.parametrize(
+    "args",
+    [("run", "tiny"), NO_DATA, pytest.param(("run", "tiny", "--dry-run"), marks=pytest.mark.long)],
+)
 def test_a_test_that_is_neither_on_nor_off_ends_it(typed: Typed, args: tuple[str, ...]) -> None:
     code, out, err = typed(*args, env={"RUN_IMPORT_TEST": "banana"})
     assert code == 2

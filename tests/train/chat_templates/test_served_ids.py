@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
 from jinja2 import UndefinedError
 from tokenizers import Tokenizer
 
@@ -170,6 +171,7 @@ def matrix(tmp_path: Path) -> dict[str, tuple[str, ...]]:
     return rows
 
 
+@pytest.mark.long
 def test_ids_are_those_served_with_every_kind_of_tokenizer_and_template(tmp_path: Path) -> None:
     day = None
     while day != datetime.now().date():  # some templates write the date

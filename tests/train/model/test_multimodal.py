@@ -163,9 +163,8 @@ def printed_by_loads(*folders: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize(
-    "kinds", [MOST_COMMON, pytest.param(OTHERS, marks=pytest.mark.long)], ids=["common", "others"]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("kinds", [MOST_COMMON, OTHERS], ids=["common", "others"])
 def test_weights_of_towers_are_not_reported_and_others_too_many_or_missing_are(
     tmp_path: Path, kinds: tuple[str, ...]
 ) -> None:

@@ -120,6 +120,7 @@ def test_a_14b_model_trained_whole_fits_each_of_eight_gpus(updates: str, gib: in
     assert found.peak_bytes / GIB == pytest.approx(gib, abs=0.5)
 
 
+@pytest.mark.long
 def test_the_warm_up_is_counted_and_a_second_gradient_in_it_would_be_seen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
