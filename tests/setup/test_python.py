@@ -3,13 +3,14 @@
 import venv
 from pathlib import Path
 
+import pytest
+
 from tests.clone import BASE_PYTHON, Clone, environment, tool
 
 OLD_PYTHON = f"""#!/bin/sh
 while [ "$1" = -I ] || [ "$1" = -B ]; do shift; done
 exec {BASE_PYTHON} -c '
 import platform, runpy, sys
-import pytest
 platform.python_version = lambda: "3.10.18"
 sys.version_info = (3, 10, 18, "final", 0)
 sys.argv = sys.argv[1:]
