@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 _ATEN = torch.ops.aten
@@ -101,12 +100,12 @@ def _moved_bytes(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result:
     is_view = any(out.alias_info and not out.alias_info.is_write for out in schema.returns)
     if is_view or kernel in _NO_KERNEL:
         return 0
-    made = sum(map(_bytes_of, tree_leaves(result)))
+    made = _bytes_of(result)
     if kernel in _LOOKING_UP:
         return 2 * made
     if kernel in _SCATTERING:
-        return 3 * sum(map(_bytes_of, tree_leaves(args[1:])))
-    read = sum(map(_bytes_of, tree_leaves((args, kwargs))))
+        return 3 * _bytes_of(args[1:])
+    read = _bytes_of((*args, *kwargs.values()))
     if kernel in _WRITING_ONLY:
         return read
     # What is changed in place, and not returned, is written too.
@@ -115,11 +114,13 @@ def _moved_bytes(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result:
         for value, argument in zip(args, schema.arguments, strict=False)
         if argument.alias_info and argument.alias_info.is_write
     )
-    return read + (made or sum(map(_bytes_of, tree_leaves(list(changed)))))
+    return read + (made or _bytes_of(list(changed)))
 
 
 def _bytes_of(value: Any) -> int:
-    """Return the bytes of a tensor's values, each counted once if it is expanded; 0 for others."""
+    """Return the bytes of tensors, or lists of them; a value that is expanded counts once."""
+    if isinstance(value, tuple | list):
+        return sum(map(_bytes_of, value))
     if not isinstance(value, torch.Tensor):
         return 0
     num = value.numel() * value.element_size()
