@@ -19,9 +19,8 @@ import click
 from diagnostics.probes.collective_rank import MEET, TYPES, pair_name
 from diagnostics.probes.collective_watch import RankGroup, group_of
 from diagnostics.probes.detours import Detour, find_detour, with_detour, without_detour
-from diagnostics.probes.own_run import OwnRun, own_run
 from diagnostics.probes.result import Findings, check_device_command
-from diagnostics.probes.rung import rung
+from diagnostics.probes.rung import OwnRun, own_run, rung
 from launch.checks.system import check_localhost
 from launch.config.request import Request
 from rundir.finding import Finding

@@ -10,9 +10,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from diagnostics.probes.own_run import OwnRun, own_run
 from diagnostics.probes.result import Findings, install_command
-from diagnostics.probes.rung import rung
+from diagnostics.probes.rung import OwnRun, own_run, rung
 from launch.config.request import Request
 from launch.files.data_file import check_data
 from launch.files.preparation import have_data_of_hub

@@ -12,14 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from diagnostics.probes.own_run import OwnRun, own_run
 from diagnostics.probes.result import (
     Findings,
     check_device_command,
     install_command,
     peak_memory_bytes,
 )
-from diagnostics.probes.rung import rung
+from diagnostics.probes.rung import OwnRun, own_run, rung
 from launch.config.request import PLAN, Request
 from launch.files.load_mode import choose_loading
 from launch.plan.fit import Fit

@@ -15,8 +15,7 @@ from inbox.jobs import Attempt, InboxJob
 from inbox.layout import Layout, entries
 from rundir.checkpoints import complete_checkpoints, step_of
 from rundir.errors import ExitCode
-from rundir.files.growing import GrowingFile
-from rundir.files.json_object import json_object
+from rundir.files.reading import GrowingFile, json_object
 from rundir.paths import RunDir
 
 _STOPPED = (ExitCode.INTERRUPTED_SAVED, ExitCode.INTERRUPTED_UNSAVED)

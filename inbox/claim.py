@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from inbox.arrivals import Arrival
 from inbox.jobs import InboxJob, new_job, read_job
 from inbox.layout import Layout, entries
+from inbox.models.held_out_scores import StoppedError
 from rundir.atomic import new_folder, remove_abandoned, sync
 
 _TAKEN = ".taken"  # where a dropped file stays if it lies on another file system than the queue
@@ -127,3 +130,28 @@ def add(layout: Layout, path: Path, priority: str) -> InboxJob:
         job.write()
     job.folder = layout.queue / job.id
     return job
+
+
+_CHUNK_BYTES = 1024 * 1024
+
+
+def content_hash(path: Path, is_stopped: Callable[[], bool]) -> str:
+    """Return the SHA-256 of a file, or of a folder's file names and their contents.
+
+    Reads in pieces, so that a file, or a line of it, may have any size. Raises OSError, or
+    StoppedError once `is_stopped()`.
+    """
+    whole = hashlib.sha256()
+    if not path.is_dir():
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                if is_stopped():
+                    raise StoppedError
+                whole.update(chunk)
+        return whole.hexdigest()
+    files = [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
+    for below in sorted(files):
+        if not below.name.startswith("."):
+            whole.update(os.fsencode(below.relative_to(path)) + b"\0")
+            whole.update(content_hash(below, is_stopped).encode() + b"\n")
+    return whole.hexdigest()

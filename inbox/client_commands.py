@@ -12,8 +12,7 @@ from typing import Any
 import click
 
 from inbox import claim, requests
-from inbox.daemon_lock import holder_text, is_held
-from inbox.daemon_state import answer
+from inbox.daemon_state import answer, holder_text, is_held
 from inbox.job_verdict import verdict_of
 from inbox.jobs import InboxJob, every_job, find_job
 from inbox.layout import PRIORITIES, Layout

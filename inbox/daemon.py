@@ -14,15 +14,14 @@ from types import FrameType
 from inbox import claim, requests
 from inbox.arrivals import Arrivals, Drops
 from inbox.carry_out import carry_out
-from inbox.daemon_lock import held
-from inbox.daemon_state import State, StateFile
+from inbox.daemon_state import State, StateFile, held
 from inbox.inbox_settings import InboxSettings
 from inbox.jobs import InboxJob, damaged_in, jobs_in
 from inbox.layout import Layout
 from inbox.models.held_out_scores import StoppedError
-from inbox.pages import serve_pages
 from inbox.trainer import JobTrainer
 from inbox.wake import Wake
+from machine.processes.monitor_beside import serve_pages
 from rundir.units import GIB, size_text
 
 _LOG_BYTES = 10 * 1024 * 1024  # then the log begins anew, and the one before is kept
@@ -71,7 +70,15 @@ class Daemon:
                 request.path.unlink(missing_ok=True)
         self.say(f"watches {self._layout.inbox} by {self._wake.means}")
         if self._settings.monitor:
-            serve_pages(self._layout, self._settings.environ, self._log.info)
+            words = ["--inbox", str(self._layout.path), "--runs-dir", str(self._layout.runs)]
+            serve_pages(
+                words,
+                self._layout.monitor_log,
+                self._settings.environ,
+                self._log.info,
+                page="inbox",
+                beside="the inbox",
+            )
         while True:
             wait_s = self._serve_once()
             if self._is_stopping and self._trainer.job is None:

@@ -11,7 +11,7 @@ from typing import Any
 from inbox.jobs import InboxJob, jobs_in
 from inbox.layout import Layout
 from rundir.atomic import write_text
-from rundir.files.json_object import json_object
+from rundir.files.reading import json_object
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from inbox.attempt import (
     run_of,
     why_failed,
 )
-from inbox.content_hash import content_hash
+from inbox.claim import content_hash
 from inbox.inbox_settings import InboxSettings
 from inbox.job_verdict import JobVerdict, completed, finish, finish_again
 from inbox.jobs import Attempt, InboxJob

@@ -16,7 +16,7 @@ import click
 
 from monitor.api.http_server import bound, serve
 from monitor.api.server_settings import LOOPBACK, ServerSettings, token_of
-from monitor.http.api_errors import NotFoundError
+from monitor.http.json_api import NotFoundError
 from monitor.runs.run_list import Runs
 from rundir.errors import UserError
 from rundir.paths import ROOT, runs_folder, shown

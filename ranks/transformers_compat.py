@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rundir.atomic import write_text
-from rundir.files.json_object import json_object
+from rundir.files.reading import json_object
 from rundir.paths import cache_folder
 
 _MODULE = "transformers.utils.import_utils"

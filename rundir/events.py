@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from rundir.files.growing import GrowingFile
+from rundir.files.reading import GrowingFile
 from rundir.schema import VERSION, spec_of
 
 Event = dict[str, Any]

@@ -11,8 +11,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
-from rundir.files.json_object import json_object
 from rundir.files.lock import is_locked, lock
+from rundir.files.reading import json_object
 from rundir.paths import RunDir
 
 _WRITTEN_S = 10.0  # an owner.json that is empty for longer was left by a process that was killed

@@ -48,11 +48,10 @@ from train.model.build import (
     new_model,
 )
 from train.model.export import write_results
-from train.model.loading import make_room, read_ahead
+from train.model.loading import check_same_weights, make_room, read_ahead
 from train.model.loss import SummedLoss
 from train.model.new_tokens import grow
 from train.model.recompute import recompute_blocks
-from train.model.same_weights import check_same_weights
 from train.step.loop import Trainer
 from train.step.selftest import Tried, try_out
 from train.stream.streamed_samples import StreamedSamples

@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 
-from diagnostics.probes.own_run import OwnRun
+from diagnostics.probes.rung import OwnRun
 from launch.checks.run_rung import last_words, quoted
 from machine.processes import children
 from rundir.atomic import scratch

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import click
 
 from machine.memory.limits import is_out_of_memory
-from machine.memory.peak_memory import Peaks, high_water
+from machine.memory.process_memory import Peaks, high_water
 from rundir.errors import ExitCode, UserError
 from rundir.finding import Figure, Finding
 from rundir.paths import ROOT

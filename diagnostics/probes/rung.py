@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import click
 
 from diagnostics.probes.result import Findings, end_after
 from launch.checks.rungs import rung_called
+from launch.config.job import Job, place_job, resolve_job
 from launch.config.options import options
+from launch.config.records import environment_of
 from launch.config.request import Request
+from launch.files.model_folder import check_model
+from launch.files.preparation import have_model
+from machine.processes.signals import Signals
+from rundir.atomic import scratch
+from rundir.config import RunConfig
+from rundir.config_file import config_text
 from rundir.errors import UserError
+from rundir.paths import RunDir
 
 
 def rung(name: str, *, ends: bool = True) -> Callable[[Callable[..., None]], click.Command]:
@@ -53,3 +66,42 @@ def rung(name: str, *, ends: bool = True) -> Callable[[Callable[..., None]], cli
         return options("profile", "data", "set", "num_gpus", "json")(timeout(made))
 
     return decorate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnRun:
+    """A run that a rung sets up; `env` is the environment that its ranks get."""
+
+    job: Job
+    folder: RunDir
+    env: dict[str, str]
+
+    @property
+    def config(self) -> RunConfig:
+        """The resolved configuration, with the number of ranks filled in."""
+        return self.job.config
+
+    @property
+    def num_ranks(self) -> int:
+        """The number of ranks."""
+        return self.job.placement.num_ranks
+
+    def model_folder(self) -> Path:
+        """Create or fetch the model's files if necessary. Raises UserError if they are unusable."""
+        check_model(self.config)
+        return have_model(self.config, self.folder, self.env, Signals())
+
+
+@contextmanager
+def own_run(request: Request) -> Iterator[OwnRun]:
+    """Set up a run in a temporary folder. Raises UserError when the ranks cannot be placed."""
+    config, sources = resolve_job(request, os.environ)
+    placement = place_job(request, config, sources, os.environ)
+    config = replace(config, launch=replace(config.launch, num_ranks=placement.num_ranks))
+    job = Job(config=config, sources=sources, placement=placement, resume_from=None)
+    with scratch("check") as temporary:
+        folder = RunDir(temporary)
+        folder.events.mkdir()
+        folder.config.write_text(config_text(config, sources), encoding="utf-8")
+        env = environment_of(job, folder, os.environ).of_child(os.environ)
+        yield OwnRun(job=job, folder=folder, env=env)

@@ -13,7 +13,7 @@ from typing import Any
 from doctor.logs.verdict import Evidence, Verdict, first_line_with, written_verdict
 from doctor.runs.flight import Record, read_records
 from doctor.runs.rank_stacks import Stack, read_stack, stack_by_watchdog
-from rundir.files.json_object import json_object
+from rundir.files.reading import json_object
 from rundir.paths import shown
 from rundir.pulse import NCCL
 from rundir.units import clock_text

@@ -13,7 +13,7 @@ from doctor.runs.hang_absent import has_left, not_joined
 from doctor.runs.hang_apart import apart
 from doctor.runs.hang_collectives import mismatch, no_partner
 from doctor.runs.hang_seen import HungRanks
-from rundir.files.json_object import json_object
+from rundir.files.reading import json_object
 from rundir.paths import shown
 from rundir.units import clock_text
 

@@ -24,7 +24,7 @@ from machine.typed import typed_run
 from rundir.config_file import is_of_script
 from rundir.errors import ExitCode
 from rundir.events import Event, read_events
-from rundir.files.json_object import json_object
+from rundir.files.reading import json_object
 from rundir.paths import RunDir, find_run, shown
 from state.blame import Failure
 from state.run_state import RunState, new_state

@@ -18,7 +18,7 @@ from typing import Any
 
 from launch.checks.rungs import Rung
 from launch.config.request import Request
-from machine.memory.peak_memory import Peaks
+from machine.memory.process_memory import Peaks
 from machine.processes import children
 from machine.processes.signals import Interrupted, Signals
 from rundir.atomic import scratch

@@ -1,12 +1,17 @@
-"""Entries of the cache that no run has used for long: prepared data, and models made for a run."""
+"""What no run has used for long: entries of the cache, and old models of an inbox.
+
+Of an inbox's models the current one always stays, by its line of descent.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from launch.clean.item import Item, Kept, Retention, freed_bytes
 from launch.clean.runs_in_use import LiveRuns
@@ -18,6 +23,7 @@ _ENTRIES = {
     "models": (r".+-[0-9a-f]{12}", "a model made for a run"),
 }
 
+DESCENT, CURRENT = "descent.jsonl", "current"  # of an inbox's models
 # Commands without a run use the cache as well, and runs of other machines.
 _LEAST_AGE_S = 600.0
 
@@ -57,3 +63,73 @@ def _used_since(seen_ns: int, name: str, live: LiveRuns) -> Callable[[Path], str
         return live.again().user_of_cached(name) if at.name == name else ""
 
     return used
+
+
+def old_models(folder: Path, retention: Retention, live: LiveRuns) -> Iterator[Item | Kept]:
+    """Yield what can go of `folder`, the models of an inbox, and which old ones are kept."""
+    lines = _lines(folder / DESCENT)
+    jobs = list(dict.fromkeys(str(line["job"]) for line in lines))
+    current = _current(folder, lines)
+    last = jobs[-retention.keep :] if retention.keep else []
+    times = {str(line["job"]): float(line.get("t") or 0.0) for line in lines}
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if (
+            path.name.startswith(".")
+            or path.name == "sets"
+            or not path.is_dir(follow_symlinks=False)
+        ):
+            continue
+        age_s = time.time() - times.get(path.name, path.lstat().st_mtime)
+        if age_s < retention.older_than_s:
+            continue
+        if path.name in current:
+            why = "it is the last good model: `current` points to it"
+        elif path.name in last:
+            why = f"one of the last {retention.keep} models"
+        elif path.name not in jobs:
+            why = f"{DESCENT} does not name it: not ours, or being made"
+        else:
+            why = live.user_of(path.name)
+        if why:
+            yield Kept(kind="model", path=path, why=why)
+        else:
+            yield Item(
+                kind="model",
+                path=path,
+                size_bytes=freed_bytes(path),
+                age_s=age_s,
+                what="a model that another has followed",
+                used=_used(folder, path.name, live),
+            )
+
+
+def _used(folder: Path, name: str, live: LiveRuns) -> Callable[[Path], str]:
+    def used(at: Path) -> str:
+        if name in _current(folder, _lines(folder / DESCENT)):
+            return "it is the current model now"
+        return live.again().user_of(name) if at.name == name else ""
+
+    return used
+
+
+def _current(folder: Path, lines: list[dict[str, Any]]) -> set[str]:
+    """Return the model that `current` points to, and the last that was made current."""
+    last = [str(line["job"]) for line in lines if line.get("is_current")][-1:]
+    link = folder / CURRENT
+    return {*last, *([link.readlink().name] if link.is_symlink() else [])}
+
+
+def _lines(file: Path) -> list[dict[str, Any]]:
+    """Return the lines of descent (inbox/models/models.py); none if there is no such file."""
+    entries = []
+    try:
+        text = file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    for line in text.splitlines():
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        entries += [entry] if isinstance(entry, dict) and "job" in entry else []
+    return entries

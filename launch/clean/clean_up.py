@@ -11,9 +11,8 @@ from typing import Any
 
 from rich.console import Console
 
-from launch.clean.caches import old_entries
+from launch.clean.caches import old_entries, old_models
 from launch.clean.item import Item, Kept, Retention
-from launch.clean.old_models import old_models
 from launch.clean.old_runs import old_runs
 from launch.clean.remove import left_over, remove
 from launch.clean.runs_in_use import LiveRuns, run_folders

@@ -17,7 +17,7 @@ from rundir.checkpoints import MARKER, best_checkpoint, complete_checkpoints
 from rundir.config import SECTIONS, EvaluationConfig, RunConfig, ScoringConfig, Sources
 from rundir.data_paths import DataPath, absolute
 from rundir.errors import ExitCode, UserError
-from rundir.files.json_object import json_object
+from rundir.files.reading import json_object
 from rundir.paths import RunDir, find_run, shown
 from rundir.prepared import read_prepared
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from launch.files.checkpoint_files import weight_names
 from launch.files.fetch_errors import ELSEWHERE, explain
 from launch.files.fetch_progress import say
-from launch.files.hub_cache import hub_folder, missing_files, repo_folder, snapshot
+from launch.files.model_folder import hub_folder, missing_files, repo_folder, snapshot
 from launch.files.transfer import File, transfer
 from launch.start.gate.folder import gate_folder
 from launch.start.gate.turns import lock_file, try_lock

@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 
 from launch.files.fetch_errors import explain
 from launch.files.fetch_progress import say
-from launch.files.hub_cache import DEFAULT_REVISION, hub_folder, is_offline
+from launch.files.model_folder import DEFAULT_REVISION, hub_folder, is_offline
 from rundir.errors import ExitCode, UserError
 
 _CONVERTED = "refs/convert/parquet"  # https://huggingface.co/docs/dataset-viewer/parquet

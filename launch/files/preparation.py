@@ -7,9 +7,8 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from launch.files.hub_cache import missing_files, snapshot
 from launch.files.load_mode import choose_loading
-from launch.files.model_folder import check_cached, made_model_folder
+from launch.files.model_folder import check_cached, made_model_folder, missing_files, snapshot
 from machine.processes import children
 from machine.processes.signals import Signals
 from rundir.config import RunConfig

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from launch.files.fetch_errors import first_line, is_network_error, token_source
-from launch.files.hub_cache import is_offline
+from launch.files.model_folder import is_offline
 from rundir.errors import ExitCode, UserError
 from rundir.units import size_text
 

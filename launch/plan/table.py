@@ -15,7 +15,7 @@ from launch.plan.fit import Fit, gpu_need
 from launch.plan.question import Question, question_of
 from launch.plan.target import with_ranks
 from launch.plan.tracer import Tracer
-from launch.plan.updates import BY_PREFERENCE, Way
+from launch.plan.ways import BY_PREFERENCE, Way
 from machine.processes.signals import Signals
 from rundir.config import RunConfig
 from rundir.docs import Tables, write

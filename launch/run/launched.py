@@ -18,6 +18,7 @@ from launch.checks.checks_first import (
 )
 from launch.checks.preflight import make_sure
 from launch.config.address_limit import rank_limit
+from launch.config.extra_packages import FOR_PAGES, require_packages
 from launch.config.flag_table import unread_variables
 from launch.config.job import Job, examine, together
 from launch.config.rank_environment import Variable
@@ -27,11 +28,9 @@ from launch.plan.demo_that_fits import demo_that_fits
 from launch.plan.of_run import PlanOfRun
 from launch.run.ready import make_ready
 from launch.run.supervise.guard import MemoryGuard
-from launch.run.supervise.monitor_beside import require_monitor
 from launch.run.supervise.parts import RunParts
 from launch.run.supervise.report import report
 from launch.run.supervise.supervisor import Supervisor
-from launch.start.gate.blind_spot import blind_spot
 from launch.start.gate.folder import gate_folder
 from machine.memory.address_space import mapped_files, predict
 from machine.processes.output import Output
@@ -52,7 +51,7 @@ def run(request: Request, console: Console, output: Output, environ: Mapping[str
         raise together(errors if job.placement.is_here else with_checks_here(errors, request))
     job = demo_that_fits(job, request, environ)
     if job.config.launch.monitor:
-        require_monitor()
+        require_packages("monitor", FOR_PAGES)
     make_sure(job, environ, console, force=request.force)
     signals = Signals.listening()
     output.on_reader_gone = signals.ask_to_stop
@@ -110,8 +109,6 @@ def carry_out(
 def _remarks(job: Job, environ: Mapping[str, str]) -> list[str]:
     """Return lines about this machine and this environment."""
     lines = []
-    if unseen := blind_spot():
-        lines.append(f"airlock: {unseen}")
     if job.config.script is None:  # a script may read them itself
         lines += unread_variables(environ)
     return [*lines, *job.bindings.complaints()]

@@ -14,11 +14,10 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from launch.config.extra_packages import require
+from launch.config.extra_packages import FOR_PAGES, require, require_packages
 from launch.config.job import Job, make_job
 from launch.config.request import PLAIN, RUN, Request
 from launch.run.ready import have_prepared
-from launch.run.supervise.monitor_beside import require_monitor
 from launch.run.supervise.parts import RunParts
 from launch.run.supervise.plain_watch import FreezeWatch, PlainWatch
 from launch.run.supervise.report import exit_code, report
@@ -44,7 +43,7 @@ def run(request: Request, console: Console, output: Output, environ: Mapping[str
     )
     require(job.config)
     if job.config.launch.monitor:
-        require_monitor()
+        require_packages("monitor", FOR_PAGES)
     plain = _PlainRun(request, job, console, output, environ)
     try:
         code = plain.parts.carry_out(plain.train, plain.watch.stop)

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from machine.processes.descendants import is_alive
-from rundir.files.json_object import json_object
+from rundir.files.reading import json_object
 from rundir.paths import RunDir, runs_folder
 
 _MARK = b"AIRLOCK_RUN_DIR="

@@ -19,7 +19,7 @@ from monitor.answers.compare import Change, compare
 from monitor.answers.find import datasets, run_with
 from monitor.answers.history import Filter, examples, readable
 from monitor.answers.snapshot_files import Example, raw_snapshot, read_snapshot, steps_of
-from monitor.http.json_answer import Json
+from monitor.http.json_api import Json
 from monitor.runs.requested_run import AllRuns, Limit, Offset
 from rundir.paths import RunDir
 

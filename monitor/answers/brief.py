@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from monitor.answers.snapshot_files import parts_of, read_snapshot
-from monitor.http.api_errors import NotFoundError
+from monitor.http.json_api import NotFoundError
 from monitor.runs.inside import inside
 from rundir.paths import RunDir
 

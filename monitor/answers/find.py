@@ -8,7 +8,7 @@ from typing import Any
 
 from monitor.answers.brief import Brief, brief_of
 from monitor.answers.snapshot_files import datasets_of, steps_of
-from monitor.http.api_errors import NotFoundError
+from monitor.http.json_api import NotFoundError
 from monitor.runs.run_list import Runs
 from rundir.paths import RunDir
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from monitor.answers.brief import Brief, brief_of
 from monitor.answers.snapshot_files import Example, read_snapshot, steps_of
-from monitor.http.api_errors import NotFoundError
+from monitor.http.json_api import NotFoundError
 from rundir.paths import RunDir
 
 Filter = Literal["newly_right", "regressed", "never_right", "unstable"]

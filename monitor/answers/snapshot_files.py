@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from monitor.http.api_errors import NotFoundError
+from monitor.http.json_api import NotFoundError
 from monitor.runs.inside import inside, names_inside
 from rundir.events import finite
 from rundir.paths import RunDir

@@ -18,8 +18,7 @@ from monitor.answers.answer_routes import router as answer_router
 from monitor.api.request_guard import HEADERS, Guard
 from monitor.api.run_routes import router as run_router
 from monitor.api.server_settings import ServerSettings
-from monitor.http.api_errors import ApiError, BadRequestError, NotFoundError
-from monitor.http.json_answer import Json, error_answer
+from monitor.http.json_api import ApiError, BadRequestError, Json, NotFoundError, error_answer
 from monitor.metrics.hub import Hub
 from monitor.metrics.index import Index
 from monitor.metrics.metric_routes import router as metric_router

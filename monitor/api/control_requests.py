@@ -15,7 +15,7 @@ from typing import Literal
 
 from inbox import requests as inbox_requests
 from inbox.layout import Layout
-from monitor.http.api_errors import ConflictError, NotFoundError
+from monitor.http.json_api import ConflictError, NotFoundError
 from monitor.runs.inside import text_inside
 from monitor.runs.run_rows import read_status, state_of
 from rundir import control

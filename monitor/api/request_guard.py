@@ -17,8 +17,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from monitor.api.server_settings import LOOPBACK, ServerSettings
-from monitor.http.api_errors import ApiError, TooManyError
-from monitor.http.json_answer import error_answer
+from monitor.http.json_api import ApiError, TooManyError, error_answer
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "

@@ -24,14 +24,13 @@ from monitor.api.control_requests import (
 from monitor.api.inbox_files import inbox_files
 from monitor.api.prometheus import MEDIA_TYPE, text_of
 from monitor.api.run_status import status_of
-from monitor.http.json_answer import Json
+from monitor.http.json_api import Json
 from monitor.runs.event_pages import events_page
 from monitor.runs.incidents import incidents_of
 from monitor.runs.logs import logs_page
 from monitor.runs.machine_samples import gpu_stats, memory_stats
-from monitor.runs.masks import mask_for
 from monitor.runs.requested_run import AllRuns, Limit, Offset, Onward, RunInPath, RunInQuery
-from monitor.runs.run_config import config_of
+from monitor.runs.run_config import config_of, mask_for
 from monitor.runs.run_rows import State
 
 router = APIRouter()

@@ -6,12 +6,12 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from monitor.http.api_errors import NotFoundError
+from monitor.http.json_api import NotFoundError
 from monitor.runs.event_pages import last_events, masked
 from monitor.runs.inside import json_inside
 from monitor.runs.machine_samples import gpu_stats
-from monitor.runs.masks import mask_for
 from monitor.runs.rank_starts import timeline
+from monitor.runs.run_config import mask_for
 from monitor.runs.run_rows import rank_rows, read_status, row_of
 from rundir.paths import RunDir
 

@@ -11,7 +11,7 @@ from typing import Any
 from monitor.metrics.stream_messages import Message, content_of, is_event, message, mono_of
 from monitor.metrics.tail import MOST_BEHIND_BYTES, Line, Tail
 from monitor.runs.inside import names_inside
-from monitor.runs.masks import mask_for
+from monitor.runs.run_config import mask_for
 from monitor.runs.run_list import Runs
 from rundir.paths import RunDir
 

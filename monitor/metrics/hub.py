@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
-from monitor.http.api_errors import TooManyError
+from monitor.http.json_api import TooManyError
 from monitor.metrics.stream_messages import Message, message
 
 _LOG = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from monitor.http.api_errors import NotFoundError
+from monitor.http.json_api import NotFoundError
 from monitor.metrics.pending_rows import PendingRows, finite
 from monitor.metrics.store import EventsFile, IndexState, MetricTable, Resume, Store
 from monitor.runs.inside import inside, names_inside

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from monitor.http.json_answer import Json
+from monitor.http.json_api import Json
 from monitor.metrics.follower import RunFollower, RunsFollower
 from monitor.metrics.hub import Following, Hub, Listener
 from monitor.metrics.metrics_query import MetricsQuestion

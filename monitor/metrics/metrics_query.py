@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from monitor.http.api_errors import BadRequestError
+from monitor.http.json_api import BadRequestError
 from monitor.metrics.downsampling import Curve, Doubles, curve
 from monitor.metrics.indexer import Progress
 from monitor.metrics.store import IndexState, MetricTable, Store, X

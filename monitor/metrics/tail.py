@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from monitor.http.api_errors import NotFoundError
+from monitor.http.json_api import NotFoundError
 from monitor.runs.inside import inside
 from rundir.paths import RunDir
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import jinja2
 
-from monitor.http.api_errors import NotFoundError
+from monitor.http.json_api import NotFoundError
 
 HERE = Path(__file__).parent
 STATIC = HERE / "static"

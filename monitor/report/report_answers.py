@@ -14,14 +14,13 @@ from monitor.answers.find import datasets
 from monitor.answers.history import examples
 from monitor.answers.snapshot_files import raw_snapshot, steps_of
 from monitor.api.run_status import status_of
-from monitor.http.api_errors import BadRequestError
+from monitor.http.json_api import BadRequestError
 from monitor.metrics.index import Index
 from monitor.metrics.metrics_query import MetricsQuestion
 from monitor.runs.event_pages import events_page
 from monitor.runs.incidents import incidents_of
 from monitor.runs.logs import logs_page
-from monitor.runs.masks import mask_for
-from monitor.runs.run_config import config_of
+from monitor.runs.run_config import config_of, mask_for
 from monitor.runs.run_list import Runs
 from rundir.masking import Mask
 from rundir.paths import RunDir

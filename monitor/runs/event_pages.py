@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from monitor.http.api_errors import NotFoundError
+from monitor.http.json_api import NotFoundError
 from monitor.runs.inside import inside, names_inside
 from monitor.runs.lines import LONGEST_BYTES, packed, read_piece, unpacked
 from rundir.events import Event, parse_line

@@ -6,7 +6,7 @@ import re
 from contextlib import suppress
 from typing import Any
 
-from monitor.http.api_errors import NotFoundError
+from monitor.http.json_api import NotFoundError
 from monitor.runs.inside import names_inside, text_inside
 from rundir.masking import Mask
 from rundir.paths import RunDir

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, BinaryIO
 
-from monitor.http.api_errors import NotFoundError
+from monitor.http.json_api import NotFoundError
 from rundir.paths import RunDir
 
 MOST_JSON_BYTES = 64 << 20  # of one JSON file: a snapshot of answers is the largest

@@ -8,7 +8,7 @@ import zlib
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from monitor.http.api_errors import BadRequestError
+from monitor.http.json_api import BadRequestError
 
 LONGEST_BYTES = 1 << 20  # of a line; the rest of a longer one is passed over
 _MOST_CURSOR_BYTES = 1 << 20

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from monitor.http.api_errors import NotFoundError
+from monitor.http.json_api import NotFoundError
 from monitor.runs.inside import inside
 from monitor.runs.lines import read_piece
 from rundir.events import parse_line

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import tomllib
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 
-from monitor.http.api_errors import NotFoundError
+from monitor.http.json_api import NotFoundError
 from monitor.runs.inside import json_inside, text_inside
-from monitor.runs.masks import masked_value
 from rundir.masking import Mask
 from rundir.paths import RunDir
 
@@ -49,3 +50,38 @@ def _values(text: str, mask: Mask) -> dict[str, Any]:
         elif name:
             values[name] = masked_value(name, value, mask)
     return dict(sorted(values.items()))
+
+
+def mask_for(run: RunDir) -> Mask:
+    """Return the mask for texts of `run`, made again when its variables have changed."""
+    try:
+        stamp = run.environment.lstat().st_mtime_ns
+    except OSError:
+        stamp = 0
+    return _mask(run, stamp)
+
+
+@lru_cache(maxsize=64)
+def _mask(run: RunDir, _stamp: int) -> Mask:
+    return Mask([os.environ, _variables(run)])
+
+
+def _variables(run: RunDir) -> dict[str, str]:
+    """Return the variables of the run's ranks; none if they cannot be read."""
+    try:
+        environment = json_inside(run, "environment.json")
+        rows = [*environment["variables"], *environment["not_passed_on"]]
+        return {str(row["name"]): str(row["value"]) for row in rows}
+    except (NotFoundError, KeyError, TypeError):
+        return {}
+
+
+def masked_value(name: str, value: Any, mask: Mask) -> Any:
+    """Return a setting as it may be shown: by its name, or by what it holds."""
+    if isinstance(value, str):
+        return mask.variable(name, value)
+    if isinstance(value, dict):
+        return {key: masked_value(str(key), item, mask) for key, item in value.items()}
+    if isinstance(value, list):
+        return [masked_value(name, item, mask) for item in value]
+    return value

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Literal, get_args
 
-from monitor.http.api_errors import NotFoundError
+from monitor.http.json_api import NotFoundError
 from monitor.runs.inside import json_inside, text_inside
 from rundir.errors import ExitCode
 from rundir.owner import is_owned

@@ -17,7 +17,7 @@ from rundir.config import RunConfig
 from rundir.config_file import read_config
 from rundir.data_paths import data_paths
 from rundir.events import Event, read_events
-from rundir.files.json_object import json_object
+from rundir.files.reading import json_object
 from rundir.paths import RunDir
 from rundir.prepared import PreparedData, read_prepared
 from rundir.units import loss_text

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from inbox.daemon_lock import held, is_held
+from inbox.daemon_state import held, is_held
 from inbox.layout import Layout
 from rundir.errors import UserError
 

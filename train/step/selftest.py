@@ -22,8 +22,7 @@ from train.model.head import Head, head_of
 from train.model.loss import SummedLoss
 from train.model.multimodal import known_class, towers_line
 from train.model.varlen import masked, use_masks
-from train.step.random_rows import LENGTHS, logits_of, random_samples
-from train.step.try_attention import settle_attention
+from train.step.try_attention import LENGTHS, logits_of, random_samples, settle_attention
 from train.step.try_packing import NOT_TRIED, Packed, follow_packing, leak_of, settle_packing
 
 _LONG = 256  # tokens of the trial step: a state is computed in chunks of 64 or 128

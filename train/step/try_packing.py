@@ -16,7 +16,7 @@ from train.data.dataset import Sample
 from train.model.apart import Apart, may_have_mask
 from train.model.build import plain_model
 from train.model.export import difference as largest_difference
-from train.step.random_rows import LENGTHS, difference, logits_of, random_samples
+from train.step.try_attention import LENGTHS, difference, logits_of, random_samples
 
 NOT_PACKED = "--set data.packing=auto"
 # Isolated samples change each other by exactly 0.0 in bfloat16, by at most 2.4e-7 in float32.

@@ -14,7 +14,7 @@ from pathlib import Path
 from doctor.logs.verdict import Verdict
 from rundir.errors import ExitCode
 from rundir.events import COMMON, Event, parse_line
-from rundir.files.growing import GrowingFile
+from rundir.files.reading import GrowingFile
 from rundir.masking import Mask
 from rundir.paths import RunDir
 from rundir.pulse import read_pulse

@@ -14,7 +14,6 @@ from launch.config.job import Job
 from launch.config.records import banner, make_folder
 from launch.config.request import Request
 from launch.run.supervise.console import View
-from launch.run.supervise.monitor_beside import start_monitor
 from launch.run.supervise.on_event import OnEvent
 from launch.run.supervise.report import exit_code
 from launch.run.supervise.workload import Workload
@@ -22,6 +21,7 @@ from launch.track.sidecar import Tracking
 from machine.gpus.gpu_samples import GpuSampler
 from machine.processes.descendants import OwnProcesses
 from machine.processes.line_console import keep_in
+from machine.processes.monitor_beside import serve_pages
 from machine.processes.signals import Interrupted, Signals
 from rundir.checkpoints import remove_half_written
 from rundir.errors import ExitCode, UserError
@@ -71,7 +71,19 @@ class RunParts:
         left_out = left_out_lines(self.environment, self.config.keep_env)
         self.say("\n".join([banner(self.job, self.run), *left_out, *lines]))
         if self.config.monitor:
-            start_monitor(self.run, environ, self.processes, self.console)
+            self._serve_pages(environ)
+
+    def _serve_pages(self, environ: Mapping[str, str]) -> None:
+        words = ["--run", self.run.run_id, "--runs-dir", str(self.run.path.parent)]
+        pid = serve_pages(
+            words,
+            self.run.monitor_log,
+            environ,
+            lambda text: self.say(f"airlock: {text}"),
+            beside="the training",
+        )
+        if pid is not None:
+            self.processes.set_apart(pid)
 
     def say(self, text: str) -> None:
         """Print one or more lines on the console."""

@@ -11,7 +11,7 @@ from launch.run.supervise.summary import summary_lines
 from machine.processes.signals import Signals
 from machine.typed import typed_run
 from rundir.errors import ExitCode
-from rundir.files.growing import GrowingFile
+from rundir.files.reading import GrowingFile
 from rundir.paths import RunDir, shown
 from state import out_of_memory
 from state.blame import Blame, Failure

@@ -11,7 +11,7 @@ from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 
 from rundir import control
-from rundir.files.growing import GrowingFile
+from rundir.files.reading import GrowingFile
 from rundir.paths import RunDir
 from state.run_state import RunState
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from rundir.atomic import write_text
 from rundir.events import Event, parse_line
-from rundir.files.growing import GrowingFile
+from rundir.files.reading import GrowingFile
 from rundir.paths import RunDir
 from state.hang import Hang
 from state.hang_evidence import collect

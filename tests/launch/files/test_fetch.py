@@ -21,8 +21,7 @@ from random import Random
 
 import pytest
 
-from launch.files.hub_cache import missing_files, snapshot
-from launch.files.model_folder import check_model
+from launch.files.model_folder import check_model, missing_files, snapshot
 from rundir.config import ModelConfig, RunConfig
 from rundir.errors import UserError
 from tests.hub_server import Hub, Model, serving

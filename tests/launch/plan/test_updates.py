@@ -22,8 +22,7 @@ from launch.plan.planning import plan_text
 from launch.plan.question import question_of
 from launch.plan.show import show_plan, updates_lines
 from launch.plan.tracer import Tracer, keep
-from launch.plan.updates import chosen, ways_of, with_ways
-from launch.plan.ways import Decided
+from launch.plan.ways import Decided, chosen, ways_of, with_ways
 from launch.run.ready import make_ready
 from machine.gpus.devices import Gpu, Placement
 from machine.processes.signals import Signals

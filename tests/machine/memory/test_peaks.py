@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from machine.memory.peak_memory import Peaks, high_water
+from machine.memory.process_memory import Peaks, high_water
 from rundir.units import MIB
 
 ALLOCATE = """

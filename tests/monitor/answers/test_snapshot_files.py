@@ -19,7 +19,7 @@ from monitor.answers.snapshot_files import (
     read_snapshot,
     steps_of,
 )
-from monitor.http.api_errors import NotFoundError
+from monitor.http.json_api import NotFoundError
 from rundir.atomic import write_text
 from rundir.paths import RunDir
 from tests.monitor.answers.made import example, new_run, put, snapshot

@@ -9,11 +9,11 @@ from typing import Any
 import click
 import pytest
 
-from inbox.daemon_lock import held
+from inbox.daemon_state import held
 from inbox.layout import Layout
 from monitor.api.app import create_app, nearest, paths_of
 from monitor.api.server_settings import ServerSettings
-from monitor.http.json_answer import Json
+from monitor.http.json_api import Json
 from rundir.masking import MASK
 from rundir.owner import take
 from rundir.paths import RunDir

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from monitor.http.api_errors import BadRequestError
+from monitor.http.json_api import BadRequestError
 from monitor.metrics import metrics_query
 from monitor.metrics.index import Index
 from monitor.metrics.metrics_query import MetricsQuestion

@@ -20,7 +20,7 @@ from starlette.applications import Starlette
 
 from monitor.api.app import create_app
 from monitor.api.server_settings import ServerSettings
-from monitor.http.api_errors import TooManyError
+from monitor.http.json_api import TooManyError
 from monitor.metrics import follower
 from monitor.metrics import hub as hub_module
 from monitor.metrics.follower import RunFollower, RunsFollower

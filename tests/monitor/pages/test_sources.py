@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 
 from monitor.pages.page_files import HERE, STATIC, chart_file
 from monitor.pages.page_routes import PAGES
-from monitor.report.bundle import bundled
+from monitor.report.write import bundled
 from tests.monitor.answers.made import client
 
 SCRIPTS = sorted(STATIC.glob("*.js"))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from monitor.api.run_status import status_of
-from monitor.http.api_errors import BadRequestError
+from monitor.http.json_api import BadRequestError
 from monitor.runs import event_pages as events_module
 from monitor.runs.event_pages import events_page
 from monitor.runs.lines import packed

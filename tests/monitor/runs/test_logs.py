@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from monitor.http.api_errors import NotFoundError
+from monitor.http.json_api import NotFoundError
 from monitor.runs.logs import log_files, logs_page, shown
 from rundir.masking import MASK, Mask
 from rundir.paths import RunDir

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import pytest
 
-from monitor.http.api_errors import NotFoundError
+from monitor.http.json_api import NotFoundError
 from monitor.runs.run_list import Runs
 from tests.monitor.serving import Server, make_run, served
 

@@ -17,7 +17,7 @@ from rundir.errors import UserError
 from train.chat.bad_row import BadRowError
 from train.data.formats import batch_format, file_lines, text_format
 from train.data.formats.file_lines import TOO_LONG
-from train.data.formats.json_reader import elements
+from train.data.formats.json_rows import elements
 from train.data.formats.known import read_blocks
 from train.data.formats.source import Source
 from train.data.rows import parsed

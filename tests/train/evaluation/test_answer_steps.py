@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from train.evaluation.answer_steps import Budget, scheduled
+from train.evaluation.answer_tracker import Budget, scheduled
 
 
 def test_answers_are_due_often_at_first_and_then_every_thousand_steps() -> None:

@@ -15,7 +15,7 @@ from tests.train.trace.test_footprint import configured as traced_config
 from train.batches.batch import collate
 from train.model.build import add_method, compile_blocks, inference, merged, new_model
 from train.model.loss import SummedLoss
-from train.step.random_rows import random_samples
+from train.step.try_attention import random_samples
 from train.trace.estimate import _described, footprint
 
 CPU = torch.device("cpu")

@@ -13,7 +13,7 @@ from tests.neighbours import difference, rows
 from tests.train.model.test_models import found
 from train.batches.batch import collate, collate_rows
 from train.model.apart import Apart
-from train.step.random_rows import logits_of, random_samples
+from train.step.try_attention import logits_of, random_samples
 
 # A gated delta net, Mamba in both forms, a short convolution, lightning attention, and what shares
 # rows with attention that is told no positions.

@@ -153,7 +153,7 @@ def test_an_original_is_gone_when_the_next_layer_is_quantized(
     assert not any(left), f"originals that were still there at each layer: {left}"
 
 
-@pytest.mark.parametrize("method", ["lora", "qlora"])
+@pytest.mark.parametrize("method", ["full", "lora", "qlora"])
 @pytest.mark.runs
 def test_what_is_imported_before_ranks_are_forked_leaves_out_what_initialises_cuda(
     method: str, tmp_path: Path
@@ -171,7 +171,11 @@ from pathlib import Path
 from rundir.config_file import read_config
 from train import warm
 folder = Path({str(tmp_path)!r})
-warm._import_torch(); warm._import_peft(); warm._import_trainer()
+warm._import_torch()
+if {method!r} != "full":
+    warm._import_peft()
+warm._import_trainer()
+assert ("peft" in sys.modules) == ({method!r} != "full")
 assert "bitsandbytes" not in sys.modules, "imported by what the zygote imports"
 assert "transformer_engine" not in sys.modules, "imported by what the zygote imports"
 import torch

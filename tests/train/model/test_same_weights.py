@@ -11,7 +11,7 @@ from torch import nn
 
 from ranks.group import Alone
 from rundir.errors import UserError
-from train.model.same_weights import _CHUNK_NUMEL, check_same_weights, checksums
+from train.model.loading import _CHUNK_NUMEL, check_same_weights, checksums
 from train.step.selftest import buffers_watched
 
 

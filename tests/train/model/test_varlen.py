@@ -27,9 +27,8 @@ from train.model.attention import choose_attention, row_lengths
 from train.model.build import add_method, new_model, plain_model
 from train.model.loss import SummedLoss
 from train.model.varlen import NotForVarlenError, borders, masked, why_not_varlen
-from train.step.random_rows import logits_of, random_samples
 from train.step.selftest import tried_of
-from train.step.try_attention import settle_attention
+from train.step.try_attention import logits_of, random_samples, settle_attention
 from train.trace.step_trace import trace
 
 CPU = torch.device("cpu")

@@ -12,7 +12,7 @@ from rundir.config import RunConfig
 from rundir.errors import UserError
 from tests.train.model.test_apart import made
 from train.batches.batch import collate_rows
-from train.step.random_rows import logits_of, random_samples
+from train.step.try_attention import logits_of, random_samples
 from train.step.try_packing import NOT_TRIED, check_packing, follow_packing, settle_packing
 
 

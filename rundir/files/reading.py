@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 
 class GrowingFile:
@@ -31,3 +33,12 @@ class GrowingFile:
             return b""
         self.offset += len(data)
         return data
+
+
+def json_object(path: Path) -> dict[str, Any]:
+    """Return the object in a file; {} if there is none, or it cannot be read."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
