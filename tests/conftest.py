@@ -65,12 +65,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a cache for the whole session, in which the tiny model is made once, as for a user.
+    """Return a cache for all workers, in which the tiny model is made once, as for a user.
 
     Most runs here end before their plan is made, and so would trace it again in every test; instead
     it is traced once, alongside the first tests.
     """
-    folder = tmp_path_factory.mktemp("cache")
+    folder = tmp_path_factory.getbasetemp() / "cache"
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parents[1] / "cache"
+    try:
+        folder.mkdir()
+    except FileExistsError:  # another worker's, which has seen to it
+        return folder
     env = os.environ | {"AIRLOCK_CACHE_DIR": str(folder), "PYTHONPATH": str(ROOT)}
     quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
     for batch in ("train.global_batch_size=8", "train.global_batch_size=4"):
