@@ -1,7 +1,7 @@
 """The plan's prediction of a rank's memory, compared with real trainings.
 
 `python -m benchmarks.plan [--quick] [--only WORDS] [--gpu] [--json]` predicts with
-`train.trace.estimate`, as `airlock plan` does, and trains small models with random weights on CPU.
+`train.trace`, as `airlock plan` does, and trains small models with random weights on CPU.
 It measures the peak of anonymous memory above that after the imports, and how much is left after a
 step. `--gpu` trains Qwen2.5-14B's shape with LoRA on one GPU, and uses
 `torch.cuda.max_memory_allocated` instead.
@@ -154,7 +154,7 @@ def predict(config: RunConfig, folder: Path) -> Footprint:
             sys.executable,
             "-P",
             "-m",
-            "train.trace.estimate",
+            "train.trace",
             str(answer),
             str(question),
             "--device",

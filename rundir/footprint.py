@@ -1,6 +1,6 @@
 """footprint.json: the device memory of one rank's model and training step, found by tracing.
 
-`train.trace.estimate` writes it, in a process of its own, as it needs torch; `launch.plan` reads
+`train.trace` writes it, in a process of its own, as it needs torch; `launch.plan` reads
 it.
 """
 

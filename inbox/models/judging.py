@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from inbox.models.descent import Descent, Line
 from inbox.models.held_out import HeldOutSet, HeldOutSets
 from inbox.models.held_out_scores import Score, Scorer, ScoringFailedError
-from inbox.models.models import Descent, Line
 
 _UNKNOWN = Score(loss=None)
 # Nats a label token. Below this a rise is noise: of a set that is all but learnt by heart, the loss

@@ -120,7 +120,7 @@ def _current(folder: Path, lines: list[dict[str, Any]]) -> set[str]:
 
 
 def _lines(file: Path) -> list[dict[str, Any]]:
-    """Return the lines of descent (inbox/models/models.py); none if there is no such file."""
+    """Return the lines of descent (inbox/models/descent.py); none if there is no such file."""
     entries = []
     try:
         text = file.read_text(encoding="utf-8", errors="replace")

@@ -101,7 +101,7 @@ class Tracer:
         device = self._open[0].device
         with (self._folder / "output").open("wb") as output:
             self._child = children.start(
-                "train.trace.estimate",
+                "train.trace",
                 self._folder / "out.json",
                 *files,
                 "--device",

@@ -26,6 +26,7 @@ from machine.gpus.devices import installed_gpus, visible_gpus
 from machine.processes.output import Output
 from machine.processes.signals import Signals
 from machine.processes.stacks import answer_in
+from ranks.heavy_imports import heavy_imports
 from rundir.errors import ExitCode, UserError
 from rundir.events import EventWriter
 
@@ -133,7 +134,7 @@ class _PlainRun:
         try:
             rank.line("INIT: rank=0/1 local_rank=0")
             rank.memory("START")
-            with events.span("import"):
+            with events.span("import"), heavy_imports():
                 from train import worker
             rank.memory("POST-IMPORT")
             _leave_bars_to_terminals()

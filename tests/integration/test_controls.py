@@ -139,7 +139,10 @@ def test_a_paused_run_whose_rank_or_launcher_is_killed_ends_as_always(
         until_paused(run)
         os.kill(rank_pids(run)[1], signal.SIGSTOP)  # so that nobody answers any more
         asked = user.airlock("save", run.run_id)
-        wait_for(lambda: any(run.control.glob("save*")), why="nothing is asked for")
+        try:
+            wait_for(lambda: any(run.control.glob("save*")), why="nothing is asked for", timeout_s=20)
+        except AssertionError:
+            print(asked.poll(), asked.communicate(timeout=5) if asked.poll() is not None else "", list(run.control.iterdir()), run.status.read_text()); raise
         os.kill(rank_pids(run)[1] if victim == "rank" else process.pid, signal.SIGKILL)
         code, out, _ = finish(process, timeout_s=LONG_S)
         assert code == (10 if victim == "rank" else -signal.SIGKILL)

@@ -1,6 +1,6 @@
 """An estimate of what one rank's model and training step take on its device, without the device.
 
-`python -P -m train.trace.estimate OUT.json CONFIG.toml... [--device cuda|cpu]` writes the answers
+`python -P -m train.trace OUT.json CONFIG.toml... [--device cuda|cpu]` writes the answers
 in the format of rundir/footprint.py. A model of two layers is traced, then one with one more (or of
 one and then two rounds of a repeating pattern of layers): what that adds, every further one adds
 too.
@@ -186,7 +186,7 @@ def _footprint(traced: Trace) -> Footprint:
 
 def main() -> None:
     """Write all footprints, or print why one cannot be had and exit with the error's code."""
-    parser = argparse.ArgumentParser(prog="python -P -m train.trace.estimate")
+    parser = argparse.ArgumentParser(prog="python -P -m train.trace")
     parser.add_argument("out", type=Path)
     parser.add_argument("configs", type=Path, nargs="+", metavar="CONFIG.toml")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
@@ -204,7 +204,3 @@ def main() -> None:
     except (OSError, ValueError) as error:  # an unreadable configuration, or a full disk
         print(error, file=sys.stderr)  # noqa: T201
         sys.exit(ExitCode.USAGE)
-
-
-if __name__ == "__main__":
-    main()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import signal
 import time
@@ -13,6 +12,7 @@ from multiprocessing import forkserver
 from launch.start.rank.fork_safety import inspect
 from launch.start.rank.zygote import one_thread
 from machine.processes.python_compat import fork_forkserver, forkserver_pid
+from ranks.heavy_imports import heavy_imports
 from rundir.events import Event, EventTail, EventWriter
 from rundir.paths import RunDir
 
@@ -135,12 +135,8 @@ class WarmStart:
 
 def _import_torch(events: EventWriter) -> bool:
     """Import torch; return whether this process may be forked after that."""
-    with one_thread(), events.span("zygote.import", what="torch"):
-        gc.disable()  # as in the zygote
+    with one_thread(), events.span("zygote.import", what="torch"), heavy_imports():
         import torch  # noqa: F401
-
-        gc.freeze()
-        gc.enable()
     return inspect().why_not_to_fork is None
 
 

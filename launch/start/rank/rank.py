@@ -28,6 +28,7 @@ from machine.cores.binding import bind_rank, pages_spread
 from machine.memory.limits import apply_limits, die_before_others
 from machine.processes.parent import die_with_parent
 from machine.processes.python_compat import begin_exit_handlers_anew, run_exit_handlers
+from ranks.heavy_imports import heavy_imports
 from rundir.config import LaunchConfig, RunConfig
 from rundir.config_file import read_config
 from rundir.events import EventWriter
@@ -167,7 +168,7 @@ def _train(
     timeout_s = config.launch.gate_timeout_s
     with through_gate(report, visitor, admit=admit, timeout_s=timeout_s) as gate:
         gate.phase("importing")
-        with events.span("import"):
+        with events.span("import"), heavy_imports():
             from train import worker
         report.memory("POST-IMPORT")
         gate.phase("loading")

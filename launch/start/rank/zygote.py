@@ -82,7 +82,7 @@ def warm_up() -> None:
     write_output_to(run.zygote_log, run.stacks("zygote"))
     events = EventWriter(run.event_file("zygote"))
     current = Zygote(os.getpid(), _one_thread(), multiprocessing.current_process())
-    gc.disable()  # imports create millions of lasting objects: collecting finds nothing
+    gc.disable()  # as in ranks/heavy_imports.py
     inspection = Inspection(num_threads=1, cuda_touched=False)
     try:
         current.model = _import_and_build(run, Reporter(events, "Zygote"))

@@ -59,7 +59,7 @@ def ask(folder: Path, *configs: RunConfig) -> subprocess.CompletedProcess[str]:
         files[-1].write_text(config_text(config, {}), encoding="utf-8")
     words = [str(folder / "out.json"), *map(str, files), "--device", "cpu"]
     env = os.environ | {"PYTHONPATH": str(ROOT)}
-    return run_module("train.trace.estimate", *words, env=env, is_forked=False)
+    return run_module("train.trace", *words, env=env, is_forked=False)
 
 
 @pytest.mark.long
