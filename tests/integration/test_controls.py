@@ -137,12 +137,9 @@ def test_a_paused_run_whose_rank_or_launcher_is_killed_ends_as_always(
     with user.training(*ENDLESS) as (process, run):
         control.ask(run, "pause")
         until_paused(run)
-        os.kill(rank_pids(run)[1], signal.SIGSTOP)  # so that nobody answers any more
+        os.kill(rank_pids(run)[0], signal.SIGSTOP)  # who takes requests
         asked = user.airlock("save", run.run_id)
-        try:
-            wait_for(lambda: any(run.control.glob("save*")), why="nothing is asked for", timeout_s=20)
-        except AssertionError:
-            print(asked.poll(), asked.communicate(timeout=5) if asked.poll() is not None else "", list(run.control.iterdir()), run.status.read_text()); raise
+        wait_for(lambda: any(run.control.glob("save*")), why="nothing is asked for")
         os.kill(rank_pids(run)[1] if victim == "rank" else process.pid, signal.SIGKILL)
         code, out, _ = finish(process, timeout_s=LONG_S)
         assert code == (10 if victim == "rank" else -signal.SIGKILL)
