@@ -73,11 +73,9 @@ def old_models(folder: Path, retention: Retention, live: LiveRuns) -> Iterator[I
     last = jobs[-retention.keep :] if retention.keep else []
     times = {str(line["job"]): float(line.get("t") or 0.0) for line in lines}
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if (
-            path.name.startswith(".")
-            or path.name == "sets"
-            or not path.is_dir(follow_symlinks=False)
-        ):
+        if path.name.startswith(".") or path.name == "sets":
+            continue
+        if path.is_symlink() or not path.is_dir():
             continue
         age_s = time.time() - times.get(path.name, path.lstat().st_mtime)
         if age_s < retention.older_than_s:
