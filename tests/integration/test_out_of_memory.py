@@ -11,7 +11,7 @@ from benchmarks.starts.memory_cgroup import MemoryCgroup
 from rundir.events import Event
 from rundir.paths import RunDir
 from rundir.units import GIB
-from tests.memory_cgroup import limited
+from tests.cgroup_limits import limited
 from tests.running import (
     COLD,
     ENDLESS,

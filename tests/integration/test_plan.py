@@ -13,7 +13,7 @@ import pytest
 
 from rundir.paths import RunDir
 from rundir.units import GIB
-from tests.memory_cgroup import limited
+from tests.cgroup_limits import limited
 from tests.running import (
     SHORT,
     User,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from machine.cores.cores import usable_cores
-from tests.pids_cgroup import few_pids
+from tests.cgroup_limits import few_pids
 from tests.running import python
 
 LOOK = """

@@ -13,7 +13,7 @@ from benchmarks.starts.memory_cgroup import MemoryCgroup, NoCgroupError, memory_
 from machine.memory.host_memory import Cgroup, HostMemory, memory_groups
 from machine.mounts import filesystem_of, mounts
 from rundir.units import GIB, MIB
-from tests.memory_cgroup import limited
+from tests.cgroup_limits import limited
 from tests.running import python, wait_for
 
 LIMIT = 256 * MIB

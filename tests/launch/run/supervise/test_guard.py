@@ -19,8 +19,8 @@ from rundir.events import Event, read_events
 from rundir.units import GIB, MIB
 from state.memory_owners import MemoryOwner, fastest, held_bytes, largest, memory_owners
 from state.run_state import new_state
+from tests.cgroup_limits import limited
 from tests.conftest import ROOT
-from tests.memory_cgroup import limited
 from tests.running import wait_for
 
 LIMIT = 512 * MIB

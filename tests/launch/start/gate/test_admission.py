@@ -16,9 +16,9 @@ from launch.start.gate.memory_profile import MemoryProfile
 from machine.cores.cores import usable_cores
 from rundir.errors import UserError
 from rundir.units import MIB
+from tests.cgroup_limits import limited
 from tests.conftest import ROOT
 from tests.launch.start.gate.visits import RANK, Start, foretell, most_inside, notes, said, visit
-from tests.memory_cgroup import limited
 from tests.running import wait_for
 
 

@@ -1,4 +1,4 @@
-"""A limit on processes and threads for a test, or the reason why none can be set here."""
+"""Limits of a test by control groups, on memory or processes, or why none can be set here."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from benchmarks.starts.memory_cgroup import MemoryCgroup, NoCgroupError, memory_cgroup
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _ENTER = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
@@ -44,3 +46,14 @@ def _own_folder() -> Path:
         if "pids" in controllers.split(","):
             return _CGROUPS / "pids" / path.lstrip("/")
     return _CGROUPS
+
+
+@contextlib.contextmanager
+def limited(limit_bytes: int) -> Iterator[MemoryCgroup]:
+    """Create a real memory cgroup limited to `limit_bytes`; skip the test if that is impossible."""
+    with contextlib.ExitStack() as stack:
+        try:
+            cgroup = stack.enter_context(memory_cgroup(limit_bytes))
+        except NoCgroupError as error:
+            pytest.skip(str(error))
+        yield cgroup
