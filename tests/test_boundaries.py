@@ -69,6 +69,7 @@ ROOMS = (
     "monitor/api",
     "monitor",
     "monitor/report",
+    "docs/tables",
 )
 OURS = {room.partition("/")[0] for room in ROOMS}
 MOST_FILES = 25

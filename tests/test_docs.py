@@ -4,34 +4,25 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-import launch.write_docs
-import monitor.api.endpoint_table
-import rundir.docs
+from docs.tables.help_texts import HELP, help_texts
+from docs.tables.renewed import TABLES, renewed
 from tests.conftest import ROOT
 
+_RENEW = "run: PYTHONPATH=. python -P -m docs.tables"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-@pytest.mark.parametrize(
-    ("maker", "file"),
-    [
-        (module, file)
-        for module in (rundir.docs, launch.write_docs, monitor.api.endpoint_table)
-        for file in module.TABLES
-    ],
-)
-def test_tables_made_from_code_are_up_to_date(maker: ModuleType, file: str) -> None:
-    renewed = rundir.docs.renewed(ROOT / file, maker.TABLES)
-    assert (ROOT / file).read_text() == renewed, f"run: python -P -m {maker.__name__}"
+@pytest.mark.parametrize("file", TABLES)
+def test_tables_made_from_code_are_up_to_date(file: str) -> None:
+    assert (ROOT / file).read_text() == renewed(ROOT / file), _RENEW
 
 
 def test_help_that_is_shown_without_an_environment_is_that_of_the_commands() -> None:
-    shown = {file: file.read_text() for file in launch.write_docs.HELP.iterdir()}
-    assert shown == dict(launch.write_docs.help_texts()), "run: python -P -m launch.write_docs"
+    shown = {file: file.read_text() for file in HELP.iterdir()}
+    assert shown == dict(help_texts()), _RENEW
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -11,7 +11,7 @@ from dataclasses import fields
 import click
 import pytest
 
-from launch.write_docs import commands
+from docs.tables.help_texts import commands
 from rundir.config import SECTIONS
 from tests.conftest import ROOT
 from tests.test_boundaries import OURS

@@ -31,7 +31,7 @@ from benchmarks.gpus.run import (
 )
 from benchmarks.gpus.staging import staging
 from benchmarks.gpus.training import Case, Steps, train
-from tests import fake_nvml
+from tests import fake_drivers
 from tests.conftest import ROOT
 from tests.running import wait_for
 
@@ -90,7 +90,7 @@ def test_a_benchmark_that_is_terminated_notes_it_and_leaves_nothing_running(tmp_
 def test_what_does_not_fit_a_gpu_is_skipped_whatever_the_host_has(
     place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    pretended = {**fake_nvml.build(tmp_path), "NVML_COUNT": "1", "NVML_TOTAL_MIB_0": "24576"}
+    pretended = {**fake_drivers.nvml(tmp_path), "NVML_COUNT": "1", "NVML_TOTAL_MIB_0": "24576"}
     for name, value in pretended.items():
         monkeypatch.setenv(name, value)
     on_gpu = dataclasses.replace(place, device="cuda")

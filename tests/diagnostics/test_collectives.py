@@ -46,13 +46,6 @@ def test_ranks_add_up_exactly_and_every_pair_exchanges(on_cpu: dict[str, str]) -
     assert "2 ranks over gloo, bus bandwidth" in ended.summary["line"]
 
 
-@pytest.mark.long
-def test_every_pair_of_three_ranks_is_tried(on_cpu: dict[str, str]) -> None:
-    ended = diagnose("collectives", "--num-gpus", "3", env=on_cpu)
-    assert ended.code == 0, ended.output
-    assert ended.finding("pairs")["figures"]["pairs"] == ["pair 0-1", "pair 0-2", "pair 1-2"]
-
-
 @pytest.mark.parametrize(
     ("call", "stage"), [("all_reduce", "all-reduce int64"), ("send", "pair 0-1")]
 )
@@ -65,18 +58,6 @@ def test_a_rank_that_is_killed_is_named_with_what_it_was_at(
     assert f"rank 1 was killed by SIGKILL in {stage}" in ended.finding(stage)["text"]
     assert "dmesg" in ended.finding(stage)["do"]
     assert ended.finding("meet")["ok"]
-
-
-@pytest.mark.long
-def test_a_rank_that_is_stopped_is_named_and_so_is_who_waits(
-    on_cpu: dict[str, str], tmp_path: Path
-) -> None:
-    does = "dist.recv = lambda *_: os.kill(os.getpid(), 19)"
-    ended = sabotaged(on_cpu, tmp_path, does, "--timeout-s", str(limit_s(6)))
-    assert ended.code == 4
-    text = ended.finding("pair 0-1")["text"]
-    assert "rank 1 is stopped by a signal in pair 0-1" in text
-    assert "waiting for that: rank 0 is in pair 0-1" in text
 
 
 @pytest.mark.long

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics.environment import check_numa
-from tests import fake_nvml
+from tests import fake_drivers
 from tests.diagnosing import diagnose, environment
 
 
@@ -68,7 +68,7 @@ def test_nodes_that_this_process_may_not_run_on_are_told(tmp_path: Path) -> None
 @pytest.fixture(scope="module")
 def gpus(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Return an environment in which there seem to be two GPUs."""
-    env = environment() | fake_nvml.build(tmp_path_factory.mktemp("nvml"))
+    env = environment() | fake_drivers.nvml(tmp_path_factory.mktemp("nvml"))
     del env["CUDA_VISIBLE_DEVICES"]
     return env
 

@@ -8,7 +8,6 @@ import pytest
 
 from diagnostics.medium import judge_loss
 from tests.diagnosing import diagnose
-from tests.models import tiny_model, with_nan
 from tests.running import hooked, limit_s
 
 pytestmark = pytest.mark.runs  # trains
@@ -22,17 +21,6 @@ def test_the_loss_falls_from_the_first_pass_to_the_second(on_cpu: dict[str, str]
     assert figures["second_pass"] < figures["first_pass"]
     assert ended.finding("checkpoint")["figures"]["tokens_per_s"] > 0
     assert list(Path(on_cpu["AIRLOCK_RUNS_DIR"]).iterdir()) == []  # it has left no run
-
-
-@pytest.mark.long
-def test_a_model_whose_weights_are_no_numbers_is_red(
-    on_cpu: dict[str, str], tmp_path: Path
-) -> None:
-    folder = with_nan(tiny_model(tmp_path / "model"), "model.norm.weight")
-    ended = diagnose("medium", "--set", f"model.path={folder}", env=on_cpu)
-    assert ended.code == 4
-    assert "the loss is nan at step 1" in ended.finding("run")["text"]
-    assert ended.finding("run")["do"]
 
 
 @pytest.mark.long

@@ -9,7 +9,7 @@ import pytest
 
 from rundir.paths import RunDir
 from tests.diagnosing import diagnose
-from tests.running import Start, assert_nothing_left, ended, events_of, hooked, limit_s, wait_for
+from tests.running import Start, assert_nothing_left, ended, events_of, hooked, wait_for
 
 pytestmark = pytest.mark.runs  # starts real ranks
 
@@ -43,15 +43,6 @@ def test_a_rank_that_is_killed_between_steps_is_named(
     assert "rank 1" in text
     assert "SIGKILL" in text
     assert done.finding("run")["do"]
-
-
-@pytest.mark.long
-def test_a_rank_that_is_stopped_is_named(on_cpu: dict[str, str], tmp_path: Path) -> None:
-    env = on_cpu | hooked(on_cpu, tmp_path, "train.step.loop", AT_STEP.format(19))
-    done = diagnose("ranks", "--timeout-s", str(limit_s(10)), env=env)
-    assert done.code == 4
-    text = done.finding("run")["text"]
-    assert f"it was not done after {limit_s(10)} s: rank 1 is stopped by a signal" in text
 
 
 @pytest.mark.long

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import fake_nvml
+from tests import fake_drivers
 from tests.diagnosing import clone, diagnose, edit, environment, require_gpu
 
 pytestmark = pytest.mark.runs  # trains
@@ -132,7 +132,7 @@ def test_a_profile_that_needs_a_gpu_does_not_pass_on_cpu() -> None:
 
 
 def test_gpus_that_torch_cannot_use_are_no_reason_to_pass_on_cpu(tmp_path: Path) -> None:
-    env = environment() | fake_nvml.build(tmp_path) | {"NVML_COUNT": "1"}
+    env = environment() | fake_drivers.nvml(tmp_path) | {"NVML_COUNT": "1"}
     del env["CUDA_VISIBLE_DEVICES"]
     ended = diagnose("single_gpu", "--profile", "32b", env=env)
     if ended.finding("device")["ok"]:

@@ -115,21 +115,6 @@ def test_a_run_that_is_controlled_has_bitwise_the_losses_of_one_that_is_not(user
     assert_nothing_left(run)
 
 
-@pytest.mark.long
-def test_a_paused_run_can_be_released_and_saves(user: User) -> None:
-    with user.training(*ENDLESS) as (process, run):
-        control.ask(run, "pause")
-        until_paused(run)
-        out = user.typed.output_of("pause", "--release", run.run_id)
-        assert " tiny --set launch.admit=open" in out
-        assert out.endswith(f" --resume runs/{run.run_id}\n")
-        code, out, err = finish(process, timeout_s=LONG_S)
-    assert code == 20, err
-    (paused,) = events_of(run, "mark", "control")
-    assert f"the checkpoint after step {paused['step']} is saved" in out
-    assert_nothing_left(run)
-
-
 @pytest.mark.parametrize("victim", [pytest.param("rank", marks=pytest.mark.long), "launcher"])
 def test_a_paused_run_whose_rank_or_launcher_is_killed_ends_as_always(
     user: User, victim: str

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests import fake_nvml
+from tests import fake_drivers
 from tests.conftest import HAS_GPU
 from tests.running import User, events_of
 from tests.scripts import JOIN, script
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(HAS_GPU, reason="here torch would ask the preten
 def test_the_gpus_of_a_script_are_sampled_while_it_runs_and_a_lost_one_is_told(user: User) -> None:
     """The ranks compute on the CPU; the launcher, which knows of two GPUs, watches these."""
     path = script(user.folder, JOIN + "import time\ntime.sleep(8)\n")
-    env = fake_nvml.build(user.folder) | {"NVML_USED_MIB_0": "72908", "NVML_LOST_BY_UUID_1": "15"}
+    env = fake_drivers.nvml(user.folder) | {"NVML_USED_MIB_0": "72908", "NVML_LOST_BY_UUID_1": "15"}
     out = user.output_of("run", "--force", path, env=env)
     run = user.run()
     samples = events_of(run, "metric", "gpu")

@@ -11,7 +11,7 @@ import pytest
 
 from rundir.config_file import read_config
 from rundir.paths import ROOT
-from tests import fake_nvml
+from tests import fake_drivers
 from tests.conftest import HAS_GPU
 from tests.integration.test_plain import AIRLOCK, EIGHT, ONE, done, weights
 from tests.running import Start, Typed, User, ended, events_of, finish, wait_for
@@ -26,7 +26,7 @@ def test_a_profile_that_needs_a_gpu_says_so_where_there_is_none(typed: Typed) ->
 def test_of_eight_gpus_the_first_visible_is_used_and_the_command_for_all_is_said(
     user: User,
 ) -> None:
-    env = fake_nvml.build(user.folder) | {"NVML_COUNT": "8", "CUDA_VISIBLE_DEVICES": "5,6,7"}
+    env = fake_drivers.nvml(user.folder) | {"NVML_COUNT": "8", "CUDA_VISIBLE_DEVICES": "5,6,7"}
     with ended(user.plain(*ONE, "--set", "train.seed=1", env=env)) as process:
         run = user.run()
         wait_for(lambda: events_of(run, "start", "prepare"), why="it has not begun")

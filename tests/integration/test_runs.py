@@ -42,22 +42,6 @@ def holds(run: RunDir) -> list[tuple[float, float, str]]:
     ]
 
 
-@pytest.mark.long
-def test_the_number_of_ranks_changes_the_speed_and_not_the_training(user: User) -> None:
-    curves = []
-    for num_ranks in (1, 2, 4):
-        out = user.output_of(*SHORT, *SERIAL, env={"NUM_GPUS": str(num_ranks)})
-        assert f"tiny, {num_ranks} rank" in out
-        run = user.run()
-        assert len(read_status(run)["ranks"]) == num_ranks
-        inside = sorted(holds(run))
-        assert len(inside) == 1 + num_ranks  # the zygote, and then each rank
-        assert all(a[1] <= b[0] for a, b in pairwise(inside))
-        curves.append([event["loss"] for event in events_of(run, "metric", "train")])
-    for curve in curves[1:]:
-        assert curve == pytest.approx(curves[0], rel=1e-4)
-
-
 def test_two_runs_at_once_share_the_gate_of_the_node(user: User) -> None:
     folders = [
         user.environ | {"AIRLOCK_RUNS_DIR": str(user.folder / name)} for name in ("one", "two")

@@ -59,10 +59,3 @@ def test_a_rank_that_is_slower_than_the_other_is_named_with_what_it_is_slow_in(
     told = events_of(user.run(), "metric", "train.rank")
     waits_s = {one["rank"]: one["time_wait_s"] for one in told}
     assert waits_s[0] > 1 > waits_s[1]
-
-
-@pytest.mark.long
-def test_of_ranks_that_are_equally_slow_none_is_named(user: User) -> None:
-    out = user.output_of(*_STEPS, env=user.hooked(*slowed("compute", ("0", "1"))))
-    assert "slower than" not in out
-    assert "slow rank" not in out

@@ -15,7 +15,7 @@ import pytest
 from launch.checks.context import Context
 from launch.config.resolve import resolve
 from machine.gpus.devices import Gpu, Placement
-from tests import fake_nvml
+from tests import fake_drivers
 from tests.forked import run_module
 
 Row = dict[str, Any]
@@ -91,4 +91,4 @@ def machine(environ: dict[str, str]) -> Machine:
 @pytest.fixture(scope="session")
 def nvml(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Return the environment of a fake driver with two GPUs."""
-    return fake_nvml.build(tmp_path_factory.mktemp("nvml"))
+    return fake_drivers.nvml(tmp_path_factory.mktemp("nvml"))

@@ -7,20 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from tests import fake_nvml
+from tests import fake_drivers
 from tests.running import Start, Typed, User, here, output_of
 
 HAS_GPU = Path("/proc/driver/nvidia/version").exists()
 on_cpu = pytest.mark.skipif(HAS_GPU, reason="this machine has a GPU")
 NO_DATA = ("run", "tiny", "--set", "data.path=")
-NO_TESTS = {"RUN_IMPORT_TEST": "off", "RUN_SINGLE_GPU_TEST": "false"}
 
 
 @pytest.fixture
 def pretended(tmp_path: Path) -> dict[str, str]:
     """Return the environment of a machine with eight GPUs of 24 GiB, as far as NVML tells."""
     sizes = {f"NVML_TOTAL_MIB_{index}": "24576" for index in range(8)}
-    return fake_nvml.build(tmp_path) | {"NVML_COUNT": "8"} | sizes
+    return fake_drivers.nvml(tmp_path) | {"NVML_COUNT": "8"} | sizes
 
 
 @pytest.mark.runs
@@ -50,21 +49,6 @@ def test_a_check_that_fails_is_said_with_the_lack_of_data_and_ends_with_4(user: 
     assert "the import test (diagnostics.imports) failed with exit code 4" in err
     assert "tiny names no training data" in err
     assert "plan: does it fit?" in out, "the checks go on"
-
-
-@pytest.mark.long
-def test_tests_that_are_off_are_not_run_and_a_plan_that_does_not_fit_is_shown(
-    typed: Typed, pretended: dict[str, str]
-) -> None:
-    preset = {"AIRLOCK_PRESET_PROFILE": "14b", "AIRLOCK_PRESET_NUM_GPUS": "1"}
-    script = {"AIRLOCK_SCRIPT": "./start_single.sh"}
-    code, out, err = typed("run", env=pretended | preset | script | NO_TESTS)
-    assert code == 2
-    assert "import test: off (RUN_IMPORT_TEST=off" in out
-    assert "single-GPU test: off (RUN_SINGLE_GPU_TEST=false" in out
-    assert "does not fit: a rank needs" in out
-    assert f"→ {here('airlock')} plan 14b --num-gpus 1 " in out
-    assert "→ RUN_IMPORT_TEST=off RUN_SINGLE_GPU_TEST=false ./start_single.sh --demo " in err
 
 
 @pytest.mark.parametrize(
@@ -122,17 +106,6 @@ def test_too_few_gpus_and_no_data_are_said_at_once(typed: Typed, pretended: dict
     err = typed.error_of("run", "32b", env=pretended | {"NUM_GPUS": "9"})
     assert "NUM_GPUS=9 asks for 9 ranks; 8 GPUs are visible" in err
     assert "32b names no training data" in err
-
-
-@pytest.mark.long
-def test_a_demo_that_cannot_fit_whole_is_cut_down_loudly(
-    typed: Typed, pretended: dict[str, str]
-) -> None:
-    out = typed.output_of("run", "32b", "--demo", "--dry-run", env=pretended)
-    assert "CUT DOWN: 2 of the 64 layers of 32b, RANDOM WEIGHTS" in out
-    assert "why: does not fit: a rank needs" in out
-    assert "num_hidden_layers = 2" in out
-    assert "fits: a rank needs" in out
 
 
 def test_a_demo_that_may_fit_is_of_the_whole_model(typed: Typed, pretended: dict[str, str]) -> None:

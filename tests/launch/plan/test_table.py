@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from launch.plan.table import TABLES, PlanRow, answers, cases
-from rundir.docs import renewed
+from docs.tables.plans import TABLES, PlanRow, answers, cases
+from docs.tables.renewed import renewed
 from rundir.footprint import Footprint
 from tests.conftest import ROOT
 from tests.launch.plan.arithmetic import (
@@ -129,4 +129,4 @@ def test_a_trace_has_to_the_byte_what_arithmetic_says(
 @pytest.mark.timeout(1800)
 def test_the_table_is_up_to_date(traced: dict[PlanRow, Footprint]) -> None:
     assert traced  # so that it is answered from the cache
-    assert renewed(PAGE, TABLES) == PAGE.read_text(), "run: python -P -m launch.plan.table"
+    assert renewed(PAGE, TABLES) == PAGE.read_text(), "run: python -P -m docs.tables.plans"

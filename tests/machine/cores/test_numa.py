@@ -25,7 +25,7 @@ from machine.cores.numa import Bindings, bind_ranks, pci_addresses, plan
 from machine.gpus.devices import Gpu, Placement, installed_gpus
 from rundir.config import LaunchConfig, RunConfig
 from rundir.paths import RunDir
-from tests import fake_nvml
+from tests import fake_drivers
 from tests.running import python
 
 GPUS = [Gpu(index, f"GPU-{index}", "NVIDIA H100", 80 << 30) for index in range(8)]
@@ -299,7 +299,7 @@ print(json.dumps(pci_addresses(installed_gpus())))
 
 
 def test_gpus_are_found_in_sysfs_by_the_address_that_nvml_says(tmp_path: Path) -> None:
-    env = fake_nvml.build(tmp_path)
+    env = fake_drivers.nvml(tmp_path)
     assert in_a_process(ADDRESSED, **env) == ["0000:00:00.0", "0000:01:00.0"]
 
 

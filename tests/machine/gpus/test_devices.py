@@ -22,7 +22,7 @@ from machine.gpus.devices import (
 )
 from rundir.config import RunConfig
 from rundir.errors import ExitCode, UserError
-from tests import fake_nvml
+from tests import fake_drivers
 from tests.running import python
 
 UUIDS = ("GPU-aaa0", "GPU-aab1", "GPU-b2c2", "GPU-d3e3", "GPU-f404", "GPU-f515", "GPU-c6", "GPU-d7")
@@ -135,7 +135,7 @@ for gpu in (*installed_gpus(), *visible_gpus([], "MIG-202"), *visible_gpus([], "
     env = {"NVML_MIG_0": "1", "NVML_PARTS_0": "1", "NVML_TOTAL_MIB_100": "20000"}
     env |= {"NVML_MIG_1": "1", "NVML_PARTS_1": "2", "NVML_TOTAL_MIB_202": "40000"}
     expected = ["0 MIG-100 20000", "1 GPU-1 81559", "1 MIG-202 40000", "1 MIG-200 81559"]
-    assert python(program, env=fake_nvml.build(tmp_path) | env).splitlines() == expected
+    assert python(program, env=fake_drivers.nvml(tmp_path) | env).splitlines() == expected
 
 
 def test_every_visible_gpu_gets_a_rank_unless_a_number_is_named() -> None:

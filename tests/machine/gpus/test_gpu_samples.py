@@ -16,7 +16,7 @@ import pytest
 
 from machine.gpus.devices import Gpu, installed_gpus
 from machine.gpus.gpu_samples import GpuSample, GpuSampler, Silence, sample
-from tests import fake_nvml
+from tests import fake_drivers
 from tests.running import python
 
 TWO = tuple(Gpu(i, f"GPU-{i}", "NVIDIA Pretence", 80 << 30) for i in range(2))
@@ -32,7 +32,7 @@ LONGEST_S = 30.0
 
 
 def sampled(folder: Path, **env: str) -> list[dict[str, Any]]:
-    text = python(SAMPLED, env=fake_nvml.build(folder) | env)
+    text = python(SAMPLED, env=fake_drivers.nvml(folder) | env)
     return [json.loads(line) for line in text.splitlines()]
 
 

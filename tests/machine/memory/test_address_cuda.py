@@ -22,7 +22,7 @@ from machine.memory.host_memory import Available, HostMemory, machine_memory_byt
 from rundir.config import LimitsConfig
 from rundir.errors import ExitCode, UserError
 from rundir.units import GIB
-from tests import fake_cuda
+from tests import fake_drivers
 from tests.conftest import ROOT
 from tests.running import python
 
@@ -32,7 +32,7 @@ POOLS_GIB = 3 * 90
 
 @pytest.fixture
 def env(tmp_path: Path) -> dict[str, str]:
-    return os.environ | fake_cuda.build(tmp_path)
+    return os.environ | fake_drivers.cuda(tmp_path)
 
 
 def test_a_predicted_limit_is_used_when_cuda_starts_with_it(env: dict[str, str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests import fake_nvml
+from tests import fake_drivers
 from tests.running import python
 
 # Last words of a process with a limit and a number of its GPU; without a limit where that is 0.
@@ -32,7 +32,7 @@ def test_a_limit_is_named_with_the_address_space_and_a_full_gpu_as_such(tmp_path
         (16, {"NVML_FREE_MIB_0": "310"}),
         (16, {"LOCAL_RANK": "5", "NVML_FREE_MIB_1": "310"}),
     ]
-    text = python(PROGRAM, json.dumps(cases), env=fake_nvml.build(tmp_path))
+    text = python(PROGRAM, json.dumps(cases), env=fake_drivers.nvml(tmp_path))
     unlimited, limited, full, neighbour_full, unknown = map(json.loads, text.splitlines())
     assert "RLIMIT_AS" not in unlimited
     assert "RLIMIT_AS of this process is 16.0 GiB" in limited

@@ -1,22 +1,14 @@
-"""`python -m rundir.docs`: write the tables of docs/ that are made from code.
-
-They stand between two marks in their files, so that the prose around them is written by hand.
-"""
+"""The tables of the contract: events, exit codes, settings, and ways to start."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import fields
-from pathlib import Path
 from typing import get_args, get_type_hints
 
 from rundir.config import SECTIONS, EvaluationConfig
 from rundir.errors import ExitCode
-from rundir.paths import ROOT
 from rundir.schema import EVENTS, EventSpec
 from rundir.starts import STARTS
-
-_BEGIN, _END = "<!-- table: {} -->", "<!-- end of table -->"
 
 
 def events_table() -> str:
@@ -70,38 +62,3 @@ def starts_table() -> str:
         for row in STARTS
     ]
     return "\n".join([*head, "|---" * 5 + "|", *rows])
-
-
-Tables = Mapping[str, Mapping[str, Callable[[], str]]]  # file → table name → function that makes it
-
-TABLES: Tables = {
-    "docs/how-the-start-works.md": {"starts": starts_table},
-    "docs/run-folder.md": {"events": events_table, "exit codes": exit_codes_table},
-    "docs/configuration.md": {"settings": settings_table},
-}
-
-
-def renewed(path: Path, tables: Tables = TABLES) -> str:
-    """Return the text of a file of `tables` with its tables generated again.
-
-    Raises ValueError when a table's marks are missing.
-    """
-    text = path.read_text(encoding="utf-8")
-    for name, make in tables[str(path.relative_to(ROOT))].items():
-        begin = _BEGIN.format(name)
-        head, begin_marker, rest = text.partition(begin)
-        _, ended, tail = rest.partition(_END)
-        if not begin_marker or not ended:
-            raise ValueError(f"{path} has no place for the table {name!r}")
-        text = f"{head}{begin}\n\n{make()}\n\n{_END}{tail}"
-    return text
-
-
-def write(tables: Tables) -> None:
-    """Generate the tables of every file of `tables` again."""
-    for file in tables:
-        (ROOT / file).write_text(renewed(ROOT / file, tables), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    write(TABLES)

@@ -1,4 +1,4 @@
-"""A shared object in place of the NVIDIA driver's, for machines without one."""
+"""Shared objects in place of the NVIDIA driver's, for machines without one."""
 
 from __future__ import annotations
 
@@ -11,14 +11,20 @@ from pathlib import Path
 import pytest
 
 
-def build(folder: Path) -> dict[str, str]:
+def nvml(folder: Path) -> dict[str, str]:
     """Put fake_nvml.c, compiled, into `folder`; return the environment in which it is found."""
-    (folder / "libnvidia-ml.so.1").write_bytes(compiled("fake_nvml.c"))
+    (folder / "libnvidia-ml.so.1").write_bytes(_compiled("fake_nvml.c"))
+    return {"LD_LIBRARY_PATH": str(folder)}
+
+
+def cuda(folder: Path) -> dict[str, str]:
+    """Put fake_cuda.c, compiled, into `folder`; return the environment in which it is found."""
+    (folder / "libcuda.so.1").write_bytes(_compiled("fake_cuda.c"))
     return {"LD_LIBRARY_PATH": str(folder)}
 
 
 @functools.cache
-def compiled(source: str) -> bytes:
+def _compiled(source: str) -> bytes:
     """Return the shared object made of a file of this folder, once for all tests."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:

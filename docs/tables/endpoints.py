@@ -1,4 +1,4 @@
-"""`python -m monitor.api.endpoint_table`: write the table of docs/serve.md, from the endpoints."""
+"""The table of docs/serve.md, from the endpoints."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 from monitor.api.app import create_app
 from monitor.api.server_settings import ServerSettings
-from rundir.docs import Tables, write
 
 
 def endpoints_table() -> str:
@@ -41,10 +40,3 @@ def _requests(document: dict[str, Any], operation: dict[str, Any]) -> list[str]:
     name = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].split("/")[-1]
     choices = document["components"]["schemas"][name]["properties"]["request"]["enum"]
     return ['`{"request": …}`: ' + ", ".join(choices)]
-
-
-TABLES: Tables = {"docs/serve.md": {"endpoints": endpoints_table}}
-
-
-if __name__ == "__main__":
-    write(TABLES)

@@ -1,4 +1,4 @@
-"""`python -m launch.plan.table`: write the table of docs/plans.md, a plan in each row.
+"""`python -m docs.tables.plans`: write the table of docs/plans.md, a plan in each row.
 
 Its figures are those of `airlock plan`: a configuration that was traced before is not traced again.
 """
@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from docs.tables.renewed import Tables, write
 from launch.config.resolve import resolve
 from launch.plan.catalogue import gpu_kind
 from launch.plan.fit import Fit, gpu_need
@@ -18,7 +19,6 @@ from launch.plan.tracer import Tracer
 from launch.plan.ways import BY_PREFERENCE, Way
 from machine.processes.signals import Signals
 from rundir.config import RunConfig
-from rundir.docs import Tables, write
 from rundir.footprint import Footprint
 from rundir.units import GIB
 

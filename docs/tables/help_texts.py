@@ -1,4 +1,4 @@
-"""`python -m launch.write_docs`: write the generated tables of docs/ and the help texts."""
+"""The help texts that are shown without an environment, and the table of leftover variables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import click
 
 from launch.commands.cli import airlock
 from launch.config.leftover_variables import RULES
-from rundir.docs import Tables, write
 from rundir.paths import ROOT
 
 HELP = ROOT / "setup/help"
@@ -79,12 +78,3 @@ def _context(command: click.Command, name: str, above: click.Context | None) -> 
     return command.make_context(
         name, [], above, resilient_parsing=True, terminal_width=_WIDTH, **help_options
     )
-
-
-TABLES: Tables = {"docs/configuration.md": {"leftovers": leftovers_table}}
-
-
-if __name__ == "__main__":
-    write(TABLES)
-    for file, text in help_texts():
-        file.write_text(text, encoding="utf-8")
