@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from monitor.report.__main__ import main
+from monitor.report.report_command import main
 from monitor.report.write import licences, report_html, series
 from rundir.paths import RunDir
 from tests.forked import run_module
