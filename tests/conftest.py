@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import shutil
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from ranks.transformers_compat import quicken
 from tests import parts
 from tests.broken import End, ToItsEnd
 from tests.running import Start, Typed, User, assert_nothing_left, ended, finish, run_folder
@@ -43,6 +45,18 @@ HAS_GPU = Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-s
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parts.add_option(parser)
+
+
+def pytest_configure() -> None:
+    """Have every worker import quickly what all tests together need: 12 s in place of 23."""
+    gc.disable()
+    quicken()
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage again, and never look for it in what was imported."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are deselected by their marks

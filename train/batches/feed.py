@@ -78,14 +78,25 @@ class Feed:
         if order is None:
             order = order_of(samples, course_of(config, len(samples)))
         self._order = order
+        self._prepared: tuple[int, list[Batch]] | None = None
 
     @property
     def course(self) -> Course:
         """The positions of each step's rows."""
         return self._order.course
 
+    def prepare(self, step: int) -> None:
+        """Collate the micro-batches of `step` (from 0) before they are asked for."""
+        self._prepared = step, self._collated(step)
+
     def step(self, step: int) -> list[Batch]:
         """Return the micro-batches of `step` (from 0)."""
+        prepared, self._prepared = self._prepared, None
+        if prepared is not None and prepared[0] == step:
+            return prepared[1]
+        return self._collated(step)
+
+    def _collated(self, step: int) -> list[Batch]:
         shares = self.shares(step)
         most = max(1, *map(len, shares))  # a streamed step may have no samples left
         mine = shares[self._rank]

@@ -199,6 +199,10 @@ class Trainer:
         self._step += 1
         self._ranks.pulse.stepped(self._step)
         self.progress.add(self._step, loss_sum, work, grad_norm, lr)
+        # Streamed rows are read ahead by others, and bad ones end the step that they belong to.
+        if self._step < self.total_steps and not isinstance(self._feed.samples, StreamedSamples):
+            with timer("data"):  # before a report waits for what the GPU is still computing
+                self._feed.prepare(self._step)
         return int(asked)
 
     def gradients(self, batches: list[Batch], num_labels: float) -> torch.Tensor:

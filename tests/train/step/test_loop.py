@@ -10,6 +10,7 @@ import itertools
 import json
 import sys
 from dataclasses import replace
+from functools import partial, partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from train.data.dataset import SampleFile
 from train.model.loss import SummedLoss
 from train.model.make_checkpoint import make_checkpoint
 from train.step.loop import Trainer
-from train.step.progress import DEVICE_PARTS, HOST_PARTS
+from train.step.progress import DEVICE_PARTS, HOST_PARTS, StepProgress
 
 pytestmark = pytest.mark.runs  # starts groups of real ranks
 
@@ -72,7 +73,22 @@ def configured(folder: Path) -> RunConfig:
 def train_rank(run: RunDir, rank: int) -> None:
     """Train like launch.start.rank.rank once it is through the gate."""
     config, events = read_config(run.config), EventWriter(run.event_file(f"rank{rank}"), rank=rank)
+    order = noted_order(Feed.prepare, StepProgress.report)
     worker.train(config, run, worker.load(config, run, rank), events)
+    (run.path / f"order{rank}.json").write_text(json.dumps(order))
+
+
+def noted_order(*methods: Any) -> list[tuple[str, int]]:
+    """Return a list to which each call of the methods adds its name and its step."""
+    order: list[tuple[str, int]] = []
+
+    def noted(method: Any, of: Any, step: int) -> Any:
+        order.append((method.__name__, step))
+        return method(of, step)
+
+    for method, owner in zip(methods, (Feed, StepProgress), strict=True):
+        setattr(owner, method.__name__, partialmethod(partial(noted, method)))
+    return order
 
 
 def gradients_rank(run: RunDir, rank: int) -> None:
@@ -259,9 +275,22 @@ def test_every_part_of_a_step_is_timed_and_a_cpu_has_no_mfu(done: Path) -> None:
     assert len(metrics) == NUM_STEPS
     for metric in metrics:
         assert metric["mfu"] is None
-        assert all(metric[f"time_{part}_s"] > 0 for part in (*HOST_PARTS, *DEVICE_PARTS))
+        waited = metric["step"] < NUM_STEPS  # the last step's data came with those before it
+        parts = (*HOST_PARTS[not waited :], *DEVICE_PARTS)
+        assert all(metric[f"time_{part}_s"] > 0 for part in parts)
     (result,) = told(done / "world2", "mark", "train.result")
     assert (result["mfu"], result["hfu"], result["gpu_peak_bytes"]) == (None, None, None)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_next_steps_data_are_there_before_a_report_waits_for_the_device(
+    done: Path, rank: int
+) -> None:
+    order = json.loads((done / "world2" / f"order{rank}.json").read_text())
+    steps = range(1, NUM_STEPS)
+    wanted = [[name, step] for step in steps for name in ("prepare", "report")]
+    assert order[: len(wanted)] == wanted
+    assert all(name == "report" for name, _ in order[len(wanted) :])
 
 
 if __name__ == "__main__":
