@@ -147,6 +147,7 @@ def tests_in_clone(clone: Clone) -> Clone:
     return clone
 
 
+@pytest.mark.runs
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -220,6 +221,7 @@ def test_help_that_is_anothers_is_handed_over(clone: Clone, arguments: list[str]
     assert clone.stub(*arguments)["argv"] == ["run", *arguments]
 
 
+@pytest.mark.runs
 def test_the_test_script_fails_when_a_test_does(tests_in_clone: Clone) -> None:
     tests_in_clone.write("tests/test_bad.py", "def test_bad(): assert False\n")
     assert tests_in_clone.run("tests/test_bad.py", script="test.sh").returncode == 1

@@ -52,6 +52,7 @@ def found_by(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.runs
 def test_without_a_gpu_every_case_is_skipped_with_the_reason(
     environ: dict[str, str], tmp_path: Path
 ) -> None:

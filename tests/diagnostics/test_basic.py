@@ -17,6 +17,7 @@ GPU = Gpu(0, "GPU-0123", "NVIDIA H100", 80 * 1024**3)
 DRIVER = "driver 550.1 for CUDA up to 12.4"
 
 
+@pytest.mark.runs
 def test_this_machine_passes_the_checks_under_the_limit_that_a_rank_gets() -> None:
     ended = diagnose("basic", env=environment(AIRLOCK_RLIMIT_AS_GIB="6"))
     assert ended.code == 0, ended.output
@@ -28,6 +29,7 @@ def test_this_machine_passes_the_checks_under_the_limit_that_a_rank_gets() -> No
     assert ended.summary["vm_peak_bytes"] < 6 * 1024**3
 
 
+@pytest.mark.runs
 def test_a_package_outside_its_range_and_a_gpu_that_is_not_there_are_red(tmp_path: Path) -> None:
     info = tmp_path / "peft-0.1.0.dist-info"
     info.mkdir()

@@ -12,6 +12,7 @@ from tests.running import hooked
 ROW = '{"prompt": "upper cat", "response": "CAT"}\n'
 
 
+@pytest.mark.runs
 def test_the_data_of_tiny_are_green(on_cpu: dict[str, str]) -> None:
     ended = diagnose("data", env=on_cpu)
     assert ended.code == 0, ended.output
@@ -53,6 +54,7 @@ exec(text.replace({old!r}, {new!r}), vars(module))
 """
 
 
+@pytest.mark.runs
 @pytest.mark.parametrize(
     ("file", "old", "new", "says"),
     [

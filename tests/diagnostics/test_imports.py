@@ -22,6 +22,7 @@ def import_them(folder: Path, *names: str, timeout_s: float = 60) -> Ended:
     return diagnose("imports", "--timeout-s", str(timeout_s), *modules, env=env)
 
 
+@pytest.mark.runs
 def test_everything_that_a_rank_imports_can_be_imported_here(environ: dict[str, str]) -> None:
     done = typed(environ, "-m", "diagnostics.imports", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -60,6 +61,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.runs
 def test_imports_that_raise_are_red_and_the_next_are_still_tried(tmp_path: Path) -> None:
     for name, (source, _) in BROKEN.items():
         (tmp_path / f"{name}.py").write_text(source)

@@ -14,6 +14,7 @@ from tests.conftest import ROOT
 from train.worker import plain_device
 
 
+@pytest.mark.runs
 @pytest.mark.parametrize(
     ("child", "timeout_s", "device", "told"),
     [

@@ -52,6 +52,7 @@ def installer(clone: Clone) -> int:
     return next(pid for pid, command in processes.items() if "setup/make.py" in command)
 
 
+@pytest.mark.runs
 @pytest.mark.parametrize("holds", [pytest.param("uv", marks=pytest.mark.long), ".whl", "compiling"])
 def test_an_install_that_was_killed_is_not_taken_for_whole_and_the_next_start_completes_it(
     clone: Clone, index: Index, holds: str

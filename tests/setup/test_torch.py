@@ -36,6 +36,7 @@ def torch_of(clone: Clone) -> str:
     return folder.name.removeprefix("torch-").removesuffix(".dist-info")
 
 
+@pytest.mark.runs
 @pytest.mark.skipif(HAS_DRIVER, reason="there is a driver")
 def test_without_a_driver_torch_is_its_build_for_cpu_and_that_is_said(pytorch_org: Clone) -> None:
     before = {*pytorch_org.root.parent.iterdir()}
@@ -53,6 +54,7 @@ def test_without_a_driver_torch_is_its_build_for_cpu_and_that_is_said(pytorch_or
     assert torch_of(pytorch_org) == "9.0"
 
 
+@pytest.mark.runs
 def test_with_a_driver_torch_is_its_build_for_cuda_unless_another_is_wanted(
     pytorch_org: Clone,
 ) -> None:
@@ -123,6 +125,7 @@ def test_where_pytorchs_own_index_cannot_be_reached_it_is_what_pip_would_give(cl
     assert "airlock: torch's build for CPU cannot be had (log: " in result.stderr
 
 
+@pytest.mark.runs
 def test_where_pip_is_set_to_a_build_for_cpu_that_is_taken_and_others_refused(clone: Clone) -> None:
     folder = torch_for_cpu(clone).splitlines()[1].partition(" ")[2]
     clone.pin("torch==9.0\n")

@@ -62,6 +62,7 @@ def test_a_test_that_is_neither_on_nor_off_ends_it(typed: Typed, args: tuple[str
     assert "ok    torch" not in out
 
 
+@pytest.mark.runs
 def test_a_dry_run_names_the_tests_that_come_first_and_shows_what_was_found(typed: Typed) -> None:
     out = typed.output_of("run", "tiny", "--dry-run", env={"RUN_IMPORT_TEST": "yes"})
     assert "import test (RUN_IMPORT_TEST=yes): can all" in out
@@ -108,6 +109,7 @@ def test_too_few_gpus_and_no_data_are_said_at_once(typed: Typed, pretended: dict
     assert "32b names no training data" in err
 
 
+@pytest.mark.runs
 def test_a_demo_that_may_fit_is_of_the_whole_model(typed: Typed, pretended: dict[str, str]) -> None:
     large = {name: "183359" for name in pretended if name.startswith("NVML_TOTAL_MIB")}
     out = typed.output_of("run", "32b", "--demo", "--dry-run", env=pretended | large)

@@ -53,6 +53,7 @@ def question(*settings: str) -> Question:
     return question_of(with_ranks(resolve("tiny", settings, {})[0], 2), "cpu")
 
 
+@pytest.mark.runs
 def test_several_questions_are_one_call_and_the_next_time_there_is_none(
     environ: dict[str, str], children: Children
 ) -> None:
@@ -68,6 +69,7 @@ def test_several_questions_are_one_call_and_the_next_time_there_is_none(
     assert again.answers() == [answers[1]]
 
 
+@pytest.mark.runs
 def test_a_model_that_cannot_be_traced_is_told_in_the_tracers_own_words(user: User) -> None:
     (user.folder / "config.json").write_text('{"model_type": "no such model"}')
     asked = question(f"model.path={user.folder}")

@@ -51,6 +51,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     os.environ.update(before)
 
 
+@pytest.mark.runs
 @pytest.mark.parametrize("shape", ALL, ids=str)
 def test_tokens_and_labels_are_those_of_trl_or_differ_for_a_named_reason(
     shape: Shape, tmp_path: Path

@@ -165,6 +165,7 @@ def real(name: str, **train: Any) -> RunConfig:
     )
 
 
+@pytest.mark.runs
 @pytest.mark.parametrize(
     "name", [pytest.param("Qwen3-14B", marks=pytest.mark.long), "Qwen3-32B"]
 )  # the others are below, in four bits
@@ -175,6 +176,7 @@ def test_real_models_have_the_sizes_they_are_known_for(name: str) -> None:
     assert lora.num_parameters == num_parameters + num_adapters
 
 
+@pytest.mark.runs
 def test_a_real_model_that_is_trained_whole_has_the_bytes_of_the_model_built_whole() -> None:
     *_, num_parameters, _ = REAL["Qwen3-32B"]
     full = footprint(real("Qwen3-32B"), "cuda")
@@ -183,6 +185,7 @@ def test_a_real_model_that_is_trained_whole_has_the_bytes_of_the_model_built_who
     assert_has_the_bytes_of(full, built(real("Qwen3-32B")))
 
 
+@pytest.mark.runs
 @pytest.mark.parametrize(
     ("name", "num_in_blocks"),
     [
@@ -244,6 +247,7 @@ def test_a_profile_is_the_real_model(name: str) -> None:
     assert table["model"]["dtype"] == expected.model.dtype
 
 
+@pytest.mark.runs
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=[pytest.mark.long] * (name == "gemma3")) for name in ARCHITECTURES],
@@ -298,6 +302,7 @@ def test_parts_add_up_to_the_peak() -> None:
         assert sum(parts) == found.peak_bytes
 
 
+@pytest.mark.runs
 def test_gradients_take_the_memory_of_one_however_many_are_accumulated() -> None:
     once, twice, often = (
         footprint(configured(SHALLOW, global_batch_size=number), "cpu") for number in (1, 2, 9)
@@ -306,6 +311,7 @@ def test_gradients_take_the_memory_of_one_however_many_are_accumulated() -> None
     assert often == twice
 
 
+@pytest.mark.runs
 def test_a_micro_batch_is_no_larger_than_the_ranks_share() -> None:
     asked = configured(SHALLOW, global_batch_size=4, micro_batch_size=64, num_ranks=2)
     real_one = configured(SHALLOW, global_batch_size=4, micro_batch_size=2, num_ranks=2)
@@ -314,6 +320,7 @@ def test_a_micro_batch_is_no_larger_than_the_ranks_share() -> None:
     assert footprint(larger, "cuda").peak_bytes > footprint(asked, "cuda").peak_bytes
 
 
+@pytest.mark.runs
 def test_checkpointing_keeps_one_vector_a_token_and_layer() -> None:
     def kept(num_layers: int) -> int:
         config = configured(
@@ -324,6 +331,7 @@ def test_checkpointing_keeps_one_vector_a_token_and_layer() -> None:
     assert kept(3) - kept(2) == 4 * SMALL["hidden_size"] * 48  # float32
 
 
+@pytest.mark.runs
 @pytest.mark.parametrize(("device", "dtype"), [("cuda", "bfloat16"), ("cpu", "float32")])
 def test_only_eager_attention_keeps_a_score_for_each_pair_of_tokens(
     device: Any, dtype: str
@@ -360,6 +368,7 @@ def test_packed_rows_have_a_mask_besides() -> None:
     assert packed.peak_bytes > padded.peak_bytes
 
 
+@pytest.mark.runs
 def test_packed_rows_on_a_gpu_have_no_mask_of_tokens_times_tokens() -> None:
     def activations(attention: str, length: int) -> int:
         config = configured(

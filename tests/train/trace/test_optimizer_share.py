@@ -47,6 +47,7 @@ def sharded(config: RunConfig, num_ranks: int) -> RunConfig:
     return with_ranks(replace(config, train=train), num_ranks)
 
 
+@pytest.mark.runs
 def test_a_real_models_states_are_to_the_byte_those_of_the_fullest_rank() -> None:
     config = sharded(real("Qwen2.5-14B"), 8)
     found = footprint(config, "cuda")
@@ -55,6 +56,7 @@ def test_a_real_models_states_are_to_the_byte_those_of_the_fullest_rank() -> Non
     assert even < found.optimizer_bytes < 1.01 * even
 
 
+@pytest.mark.runs
 @pytest.mark.parametrize("shape", [GPT2, QWEN3 | {"tie_word_embeddings": True}])
 @pytest.mark.parametrize("num_ranks", [2, 7])
 def test_no_rank_has_more_states_than_predicted_and_one_has_as_many(
@@ -110,6 +112,7 @@ def test_the_question_has_the_real_number_of_ranks_only_if_states_are_divided() 
     assert len(set(divided)) == 3
 
 
+@pytest.mark.runs
 @pytest.mark.parametrize(
     ("updates", "gib"), [pytest.param("stochastic", 66, marks=pytest.mark.long), ("master", 73)]
 )

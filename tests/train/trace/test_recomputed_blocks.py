@@ -10,6 +10,7 @@ from tests.train.trace.test_footprint import ARCHITECTURES, configured
 from train.trace.estimate import footprint
 
 
+@pytest.mark.runs
 @pytest.mark.parametrize(
     ("name", "method", "is_short"),
     [

@@ -22,6 +22,7 @@ from train.trace.step_trace import trace
 from train.trace.work import Work
 
 
+@pytest.mark.runs
 @pytest.mark.parametrize("recomputed", [False, True])
 @pytest.mark.parametrize("method", ["full", "lora"])
 def test_operations_are_those_that_torch_counts_in_a_real_step(
