@@ -18,7 +18,8 @@ airlock_extra=dev
 
 tier='not long and not gpu and (sample or not runs)'
 # Where no GPU is to be shared: a third file computes while the processes of two others wait.
-together=--numprocesses=3\ --dist=loadfile
+# Files begin in their order, so that of the few real runs none comes last.
+together=--numprocesses=3\ --dist=loadfile\ --no-loadscope-reorder
 joins=''
 for argument; do
     shift
@@ -26,7 +27,10 @@ for argument; do
     case $argument in --only) joins=--only= && continue ;; esac
     argument=$joins$argument joins=''
     case $argument in
-        --runs) tier='runs and not sample and not long and not gpu' ;;
+        --runs)
+            tier='runs and not sample and not long and not gpu'
+            together=${together% *} # those with most tests share the longest set-ups: first
+            ;;
         --all)
             tier='long or gpu'
             [[ ! -e /proc/driver/nvidia/version ]] || together=''

@@ -28,6 +28,7 @@ BAD = {
 }
 
 
+@pytest.mark.runs
 @pytest.mark.parametrize("case", BAD)
 def test_what_cannot_be_trained_on_is_named_with_its_place(
     on_cpu: dict[str, str], tmp_path: Path, case: str

@@ -40,6 +40,7 @@ def test_nothing_is_named_in_the_log_of_a_healthy_run(name: str) -> None:
     assert verdict.cause == "unknown", verdict.evidence
 
 
+@pytest.mark.runs
 @pytest.mark.parametrize("name", INDEX)
 def test_a_windows_log_with_colours_tells_the_same(name: str, tmp_path: Path) -> None:
     lines = (CORPUS / name).read_text("utf-8").split("\n")

@@ -131,6 +131,7 @@ def test_a_cache_that_cannot_be_written_is_no_reason_not_to_answer(
     assert plan_of(user.typed, "tiny", env=env)["verdict"] is not None
 
 
+@pytest.mark.runs
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_ends_the_tracer_too(user: User, cache: dict[str, str], number: int) -> None:
     env = cache | user.hooked("train.trace.step_trace", "__import__('time').sleep(1000)")

@@ -76,6 +76,7 @@ def alive(group: int) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.runs
 def test_whenever_it_is_killed_the_next_run_has_whole_data(
     file: Path, model: Path, cache: Path
 ) -> None:

@@ -184,6 +184,7 @@ def test_rows_that_are_there_twice_are_counted(
     assert "3 rows are the same as an earlier one" in capsys.readouterr().out
 
 
+@pytest.mark.runs
 def test_all_cores_make_the_same_file_as_one_process(
     file: Path, model: Path, asked: dict[str, str], tmp_path: Path
 ) -> None:

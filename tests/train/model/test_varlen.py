@@ -369,6 +369,7 @@ def test_torchs_own_kernel_is_what_a_mask_computes(name: str) -> None:
     assert (found["varlen"] - wanted).norm() < 0.03 * wanted.norm()
 
 
+@pytest.mark.runs
 @pytest.mark.parametrize("kind", ["gptj", "falcon", "gpt_oss"])
 def test_a_model_that_varlen_cannot_compute_has_a_plan_for_a_gpu(kind: str) -> None:
     config = RunConfig(profile="test")

@@ -94,6 +94,7 @@ def test_frozen_weights_need_a_third_less() -> None:
     assert lora.per_label == full.per_label * 4 / 6
 
 
+@pytest.mark.runs
 @pytest.mark.parametrize("method", ["full", "lora"])
 @pytest.mark.parametrize("name", list(SHAPES))
 def test_what_is_recomputed_in_backward_counts_once_and_as_hardware_twice(

@@ -37,6 +37,7 @@ def found_in(losses: list[float], watch: LossWatch | None = None) -> list[int]:
     return found
 
 
+@pytest.mark.runs
 @pytest.mark.parametrize("name", NOISES)
 def test_nothing_is_found_in_twenty_healthy_curves(name: str) -> None:
     for seed in range(20):

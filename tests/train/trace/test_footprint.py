@@ -133,6 +133,7 @@ def assert_has_the_bytes_of(found: Footprint, model: Any) -> None:
     assert found.optimizer_bytes == copies + sum(2 * one.nbytes + 4 for one in trained)
 
 
+@pytest.mark.runs
 @pytest.mark.parametrize(
     "seed", [pytest.param(seed, marks=[pytest.mark.long] * (seed > 0)) for seed in range(20)]
 )
@@ -206,6 +207,7 @@ def test_in_four_bits_a_real_model_takes_what_the_format_says(
     assert found.weights_bytes == pytest.approx(four_bits + rest, rel=1e-4)
 
 
+@pytest.mark.runs
 @pytest.mark.parametrize(
     ("optimizer", "updates"),
     [("adamw", "master"), ("adamw", "stochastic"), ("adamw", "plain"), ("adamw-8bit", "master")],
