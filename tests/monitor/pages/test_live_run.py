@@ -42,8 +42,8 @@ def test_a_run_is_seen_from_its_start_to_its_end(
             phases = "[...document.querySelectorAll('.timeline-picture .span')]"
             classes = page.evaluate(f"{phases}.map((one) => one.getAttribute('class')).join(' ')")
             assert all(f"p-{one}" in classes for one in ("load", "process_group", "ddp")), classes
-            figures = page.locator(".timeline-picture .figure").all_text_contents()
-            assert sum("MiB" in one or "GiB" in one for one in figures) >= 2, figures
+            figures = "[...document.querySelectorAll('.timeline-picture .figure')]"
+            until(page, f"{figures}.filter((one) => /[MG]iB/.test(one.textContent)).length >= 2")
             until(page, f"{STEP} >= 1", RUN_S)
             first = page.evaluate(LOSS)
             until(page, f"{STEP} > 20 && {LOSS} < {first}", RUN_S)
