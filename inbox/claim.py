@@ -1,7 +1,8 @@
 """Taking what was dropped: it becomes a job by renames alone, so it is always in one place.
 
 A job is made in `queue/.JOB`, what was dropped is moved into it, and then the folder gets its name.
-Whatever ends the process in between, `recover` finishes or undoes it.
+Whatever ends the process in between, `recover` finishes or undoes it. By its hash the same content
+is known, whatever it is called.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from inbox.layout import Layout, entries
 from inbox.models.held_out_scores import StoppedError
 from rundir.atomic import new_folder, remove_abandoned, sync
 
+_CHUNK_BYTES = 1024 * 1024
 _TAKEN = ".taken"  # where a dropped file stays if it lies on another file system than the queue
 
 
@@ -130,9 +132,6 @@ def add(layout: Layout, path: Path, priority: str) -> InboxJob:
         job.write()
     job.folder = layout.queue / job.id
     return job
-
-
-_CHUNK_BYTES = 1024 * 1024
 
 
 def content_hash(path: Path, is_stopped: Callable[[], bool]) -> str:

@@ -1,4 +1,7 @@
-"""state.json, which tells what an inbox does, and the answer of `status`."""
+"""What an inbox does: state.json, the answer of `status`, and the lock of its one daemon.
+
+The kernel frees the lock however the daemon ends.
+"""
 
 from __future__ import annotations
 

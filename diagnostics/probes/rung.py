@@ -1,4 +1,4 @@
-"""A decorator that makes a rung of the ladder a command, with the options common to all of them."""
+"""What makes a rung of the ladder: its command, with the options of all, and a run of its own."""
 
 from __future__ import annotations
 

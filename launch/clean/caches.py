@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from launch.clean.item import Item, Kept, Retention, freed_bytes
+from launch.clean.item import Item, Kept, Kind, Retention, freed_bytes
 from launch.clean.runs_in_use import LiveRuns
 from rundir.seal import is_sealed
 
@@ -40,18 +40,12 @@ def old_entries(cache: Path, retention: Retention, live: LiveRuns) -> Iterator[I
             if age_s < max(retention.older_than_s, _LEAST_AGE_S):
                 continue
             if stat.st_uid != os.getuid() or not is_sealed(path):
-                yield Kept(kind="cache", path=path, why="it has no seal of Airlock's: not ours")
-            elif why := live.user_of_cached(path.name):
-                yield Kept(kind="cache", path=path, why=why)
+                why = "it has no seal of Airlock's: not ours"
             else:
-                yield Item(
-                    kind="cache",
-                    path=path,
-                    size_bytes=freed_bytes(path),
-                    age_s=age_s,
-                    what=f"{what}, made again when a run needs it",
-                    used=_used_since(stat.st_mtime_ns, path.name, live),
-                )
+                why = live.user_of_cached(path.name)
+            used = _used_since(stat.st_mtime_ns, path.name, live)
+            what_goes = f"{what}, made again when a run needs it"
+            yield _kept_or_item("cache", path, why, age_s, what_goes, used)
 
 
 def _used_since(seen_ns: int, name: str, live: LiveRuns) -> Callable[[Path], str]:
@@ -88,17 +82,18 @@ def old_models(folder: Path, retention: Retention, live: LiveRuns) -> Iterator[I
             why = f"{DESCENT} does not name it: not ours, or being made"
         else:
             why = live.user_of(path.name)
-        if why:
-            yield Kept(kind="model", path=path, why=why)
-        else:
-            yield Item(
-                kind="model",
-                path=path,
-                size_bytes=freed_bytes(path),
-                age_s=age_s,
-                what="a model that another has followed",
-                used=_used(folder, path.name, live),
-            )
+        used = _used(folder, path.name, live)
+        yield _kept_or_item("model", path, why, age_s, "a model that another has followed", used)
+
+
+def _kept_or_item(
+    kind: Kind, path: Path, why: str, age_s: float, what: str, used: Callable[[Path], str]
+) -> Item | Kept:
+    """Return what is kept for the reason `why`, or, if that is empty, what can go."""
+    if why:
+        return Kept(kind=kind, path=path, why=why)
+    size_bytes = freed_bytes(path)
+    return Item(kind=kind, path=path, size_bytes=size_bytes, age_s=age_s, what=what, used=used)
 
 
 def _used(folder: Path, name: str, live: LiveRuns) -> Callable[[Path], str]:

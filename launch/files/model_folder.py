@@ -1,4 +1,7 @@
-"""Location of a model's files on this machine; no network is used."""
+"""Location of a model's files on this machine, found in milliseconds and without a network.
+
+The Hub's cache is documented: https://huggingface.co/docs/huggingface_hub/guides/manage-cache.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Preparation for our own trainer before any rank starts: requested tests, model and data.
 
-A resumed run must have the samples of the run that it resumes; launch/run/ready.py compares them.
+A resumed run trains on the rows of the run before it, each once an epoch. The batch size may change
+at once, and the order of rows with the next epoch; what would train rows twice is refused.
 """
 
 from __future__ import annotations

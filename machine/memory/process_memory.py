@@ -1,4 +1,4 @@
-"""Memory of a process as measured by the kernel, and the MEM lines that report it."""
+"""Memory of a process as measured by the kernel, its peaks, and the MEM lines that report it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import psutil
 from rundir.units import MIB, size_text
 
 _HAS_PROC = Path("/proc/self/smaps_rollup").exists()
+_EVERY_S = 0.2  # finding all children reads the whole process table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,9 +102,6 @@ def _gpu_used_bytes() -> int | None:
         return None
     free, total = torch.cuda.mem_get_info()
     return int(total - free)
-
-
-_EVERY_S = 0.2  # finding all children reads the whole process table
 
 
 def high_water(pid: int | str) -> dict[str, int]:

@@ -1,4 +1,9 @@
-"""The report: templates, CSS, scripts, licences and answers put together as one HTML file."""
+"""The report: templates, CSS, scripts, licences and answers put together as one HTML file.
+
+Browsers load no modules from files, so ours become one classic script. They keep to one form of
+import and export (monitor/pages/__init__.py): each becomes a function that returns what it exports,
+called after those that it imports.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +29,8 @@ from rundir.paths import RunDir
 MOST_BYTES = 8 * 1000 * 1000
 _STYLES = ("app.css", "run.css", "evolution.css")
 _SNAPSHOT = re.compile(r"(?P<dataset>.+)/snapshot/(?P<step>\d+)")
+_EXPORT = re.compile(r"^export (?=(?:async )?(?:function|const|class) (\w+))", re.MULTILINE)
+_LEFT = re.compile(r"^(?:import|export)\b.*$", re.MULTILINE)
 _NAMES = re.compile(r'\b(?:line|many)\("([a-z_.]+)"')  # as run_charts.js writes them
 
 
@@ -131,10 +138,6 @@ def _hash(text: str) -> str:
 
 def _read(path: Path) -> str:
     return path.read_text(encoding="utf-8")
-
-
-_EXPORT = re.compile(r"^export (?=(?:async )?(?:function|const|class) (\w+))", re.MULTILINE)
-_LEFT = re.compile(r"^(?:import|export)\b.*$", re.MULTILINE)
 
 
 def bundled(entry: str, folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""A file that grows, such as a log: what was appended to it since the last look."""
+"""Files that others write: one that grows, such as a log, or JSON that may be half-written."""
 
 from __future__ import annotations
 

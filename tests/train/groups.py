@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import multiprocessing
 import multiprocessing.connection
@@ -62,7 +61,6 @@ def start_ranks(job: Any, run: RunDir, world_size: int) -> None:
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
     os.environ["WORLD_SIZE"] = str(world_size)
     ranks = []
-    gc.freeze()  # as the zygote does
     for rank in range(world_size):
         os.environ["RANK"] = str(rank)
         ranks.append(multiprocessing.get_context("fork").Process(target=job, args=(run, rank)))

@@ -1,6 +1,7 @@
 """The evolution tracker: a few held-out prompts, answered again and again as the model learns.
 
-All ranks answer, each its share, at steps that all know. Whatever goes wrong, training goes on.
+All ranks answer, each its share, at steps that all know and have the time for. Whatever goes wrong,
+training goes on.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from train.model.build import inference
 
 _FIRST = (0, 10, 25, 50, 100, 150, 200, 250, 500, 750, 1000, 1500, 2000)
 _EVERY = 1000  # after those
+_AT_ONCE = 4  # prompts
 
 
 def scheduled(first: int, last: int) -> Iterator[int]:
@@ -65,9 +67,6 @@ class Budget:
             self.num_taken + 1,
             0,
         )
-
-
-_AT_ONCE = 4  # prompts
 
 
 class AnswerTracker:

@@ -1,4 +1,7 @@
-"""Loading of the weights into this rank's model: read ahead of use, or received from rank 0."""
+"""Loading of the weights into this rank's model: read ahead of use, or received from rank 0.
+
+Where nobody has sent them, it is checked that all ranks start from the same.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,8 @@ from train.model.quantize import states_of
 
 # The kernel reads no more per advice than a device's read-ahead, 128 KiB by default.
 _CHUNK_BYTES = 128 * 1024
+_CHUNK_NUMEL = 1 << 22  # summed at once: 32 MiB as int64
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def read_ahead(files: Iterable[str]) -> None:
@@ -72,10 +77,6 @@ def _describe(model: nn.Module) -> dict[str, tuple[str, torch.Size, torch.dtype,
         name: (keys.setdefault(id(tensor), name), tensor.shape, tensor.dtype, tensor.requires_grad)
         for name, tensor in named
     }
-
-
-_CHUNK_NUMEL = 1 << 22  # summed at once: 32 MiB as int64
-_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def check_same_weights(model: Any, ranks: Ranks) -> None:

@@ -1,4 +1,4 @@
-"""A trial of varlen attention on the model itself, beside the same model with masks."""
+"""A trial of varlen attention on the model itself, on random tokens, beside the same with masks."""
 
 from __future__ import annotations
 
@@ -15,6 +15,12 @@ from train.model.build import inference, plain_model, vocabulary_of
 from train.model.varlen import VARLEN, borders, masked, use_masks
 
 LENGTHS = (5, 3)  # tokens of two samples
+_ROW_LENGTHS = (9, 1, 6)  # tokens of three samples in a row
+# Of the root mean square of all logits. Two kernels round differently in each layer: 2 % in
+# bfloat16 for 128 sums, each off by 2⁻⁹. Attention to other tokens, or other heads, makes 30 %.
+_MOST_DIFFERENT = 0.1
+# The same kernels compute a sample wherever it stands, unless its positions do not begin anew.
+_MOST_MOVED = 0.005
 
 
 def random_samples(model: Any, seed: int, lengths: tuple[int, ...] = LENGTHS) -> list[Sample]:
@@ -51,14 +57,6 @@ def difference(logits: torch.Tensor, wanted: torch.Tensor) -> float:
     return float((logits - wanted).square().mean().sqrt() / wanted.square().mean().sqrt())
 
 
-_LENGTHS = (9, 1, 6)  # tokens of three samples in a row
-# Of the root mean square of all logits. Two kernels round differently in each layer: 2 % in
-# bfloat16 for 128 sums, each off by 2⁻⁹. Attention to other tokens, or other heads, makes 30 %.
-_MOST_DIFFERENT = 0.1
-# The same kernels compute a sample wherever it stands, unless its positions do not begin anew.
-_MOST_MOVED = 0.005
-
-
 def settle_attention(model: Any, config: RunConfig) -> str | None:
     """Have a model that cannot use varlen attention use masks; return why, None if it can.
 
@@ -85,10 +83,10 @@ def _why_not(model: Any, num_rows: int) -> str | None:
 
     (Some models' masks do not keep samples apart, where varlen does.)
     """
-    samples = random_samples(model, 0, _LENGTHS)
+    samples = random_samples(model, 0, _ROW_LENGTHS)
     with masked(plain_model(model)):
         alone = logits_of(model, collate(samples))
-    wanted = torch.cat([alone[i, :length] for i, length in enumerate(_LENGTHS)])
+    wanted = torch.cat([alone[i, :length] for i, length in enumerate(_ROW_LENGTHS)])
     try:
         logits = logits_of(model, collate_rows([samples] * num_rows))[-1]
         reversed_row = logits_of(model, collate_rows([samples[::-1]] * num_rows))[-1]
@@ -100,7 +98,7 @@ def _why_not(model: Any, num_rows: int) -> str | None:
     from_masked = difference(logits, wanted)
     if not from_masked < _MOST_DIFFERENT:  # so that NaN is different
         return f"its logits differ by {from_masked:.1%} from those with a mask"
-    moved = difference(torch.cat(reversed_row.split(_LENGTHS[::-1])[::-1]), logits)
+    moved = difference(torch.cat(reversed_row.split(_ROW_LENGTHS[::-1])[::-1]), logits)
     if not moved < _MOST_MOVED:
         return f"its logits change by {moved:.1%} with the place of a sample in its row"
     return None
