@@ -372,16 +372,21 @@ CASES: dict[str, Callable[[int], None]] = {
 
 def main() -> None:
     """Train, and hang as requested."""
-    said = {name: (one.__doc__ or "").splitlines()[0] for name, one in CASES.items()}
-    parser = argparse.ArgumentParser(
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="cases:\n" + "\n".join(f"  {name:<28} {text}" for name, text in said.items()),
-    )
-    parser.add_argument("case", choices=CASES, metavar="CASE")
-    case = CASES[parser.parse_args().case]
+    case = asked_for(CASES)
     if case not in BEFORE_JOINING:
         join()
     case(int(os.environ["RANK"]))
+
+
+def asked_for(cases: dict[str, Callable[[int], None]]) -> Callable[[int], None]:
+    """Return the case that the command line names; its help lists all of them."""
+    texts = {name: (case.__doc__ or "").splitlines()[0] for name, case in cases.items()}
+    parser = argparse.ArgumentParser(
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="cases:\n" + "\n".join(f"  {name:<28} {text}" for name, text in texts.items()),
+    )
+    parser.add_argument("case", choices=cases, metavar="CASE")
+    return cases[parser.parse_args().case]
 
 
 if __name__ == "__main__":

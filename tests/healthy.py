@@ -8,7 +8,6 @@ the number of seconds that a rank takes to start, in the cases of a slow start.
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 import threading
@@ -19,6 +18,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from hanging import asked_for  # type: ignore[import-not-found]  # beside this script
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
@@ -268,13 +268,7 @@ CASES: dict[str, Callable[[int], None]] = {
 
 def main() -> None:
     """Train in the requested way."""
-    said = {name: (one.__doc__ or "").splitlines()[0] for name, one in CASES.items()}
-    parser = argparse.ArgumentParser(
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="cases:\n" + "\n".join(f"  {name:<28} {text}" for name, text in said.items()),
-    )
-    parser.add_argument("case", choices=CASES, metavar="CASE")
-    case = CASES[parser.parse_args().case]
+    case = asked_for(CASES)
     torch.set_num_threads(1)
     if case not in JOINS_ITSELF:
         join()

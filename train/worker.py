@@ -26,11 +26,7 @@ from ranks.group import Alone, Ranks, meet, part, rank_device
 from ranks.mps import TRY_TIMEOUT_S, why_no_mps
 from ranks.torch_compat import note_allocations
 from ranks.watchdog import start_watchdog
-from rundir.checkpoints import (
-    complete_checkpoints,
-    incomplete_checkpoints,
-    remove_half_written,
-)
+from rundir.checkpoints import complete_checkpoints, incomplete_checkpoints, remove_half_written
 from rundir.config import RunConfig
 from rundir.events import EventWriter
 from rundir.paths import RunDir
@@ -40,13 +36,7 @@ from train.batches.feed import Feed, StepOrder, order_of
 from train.data.dataset import SampleFile
 from train.evaluation.all_sets import evaluation_sets
 from train.model.attention import row_lengths
-from train.model.build import (
-    add_method,
-    compile_blocks,
-    load_architecture,
-    load_model,
-    new_model,
-)
+from train.model.build import add_method, compile_blocks, load_architecture, load_model, new_model
 from train.model.export import write_results
 from train.model.loading import check_same_weights, make_room, read_ahead
 from train.model.loss import SummedLoss

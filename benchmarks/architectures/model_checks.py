@@ -11,11 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from transformers import (
-    MODEL_FOR_CAUSAL_LM_MAPPING,
-    AutoModelForCausalLM,
-    PretrainedConfig,
-)
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM, PretrainedConfig
 
 from benchmarks.architectures.small_models import VOCABULARY, enlarge, small_config
 from rundir.config import RunConfig

@@ -12,14 +12,7 @@ from launch.live.live_run import run_called
 from launch.live.roles import roles_of
 from machine.processes import runs as run_processes
 from machine.processes.descendants import is_alive
-from machine.processes.runs import (
-    OVER,
-    RunProcesses,
-    all_runs,
-    phase_of,
-    processes_of,
-    status_of,
-)
+from machine.processes.runs import OVER, RunProcesses, all_runs, phase_of, processes_of, status_of
 from machine.typed import console_program, ls_runs
 from rundir import control
 from rundir.config import LaunchConfig

@@ -8,14 +8,7 @@ from dataclasses import dataclass
 
 from launch.plan.catalogue import VISIBLE_SHARE, GpuKind, gpu_kind
 from launch.plan.question import Device
-from machine.gpus.devices import (
-    A_NODE,
-    MAX_RANKS,
-    Placement,
-    installed_gpus,
-    place,
-    visible_gpus,
-)
+from machine.gpus.devices import A_NODE, MAX_RANKS, Placement, installed_gpus, place, visible_gpus
 from machine.typed import again
 from rundir.config import RunConfig
 from rundir.errors import UserError

@@ -15,13 +15,7 @@ from pathlib import Path
 
 import pynvml as nv
 
-from machine.cores.binding import (
-    DEFAULT,
-    NUMA_VARIABLE,
-    cores_text,
-    memory_policy,
-    parse_cores,
-)
+from machine.cores.binding import DEFAULT, NUMA_VARIABLE, cores_text, memory_policy, parse_cores
 from machine.cores.cores import threads_in
 from machine.gpus.devices import Gpu
 from rundir.config import LaunchConfig

@@ -15,12 +15,7 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 
-from monitor.api.control_requests import (
-    InboxRequest,
-    RunRequest,
-    leave_for_inbox,
-    leave_for_run,
-)
+from monitor.api.control_requests import InboxRequest, RunRequest, leave_for_inbox, leave_for_run
 from monitor.api.inbox_files import inbox_files
 from monitor.api.prometheus import MEDIA_TYPE, text_of
 from monitor.api.run_status import status_of

@@ -16,14 +16,7 @@ import pytest
 from benchmarks.gpu import as_json, measure_all
 from benchmarks.gpus.catalog import BY_NAME, ENTRIES, TRAININGS, Entry
 from benchmarks.gpus.record import Record, keep_earlier, read_records
-from benchmarks.gpus.run import (
-    Done,
-    FailedError,
-    Figures,
-    OutOfTimeError,
-    Place,
-    SkippedError,
-)
+from benchmarks.gpus.run import Done, FailedError, Figures, OutOfTimeError, Place, SkippedError
 from benchmarks.gpus.table import markdown
 from benchmarks.gpus.training import Steps
 from tests.forked import run_module

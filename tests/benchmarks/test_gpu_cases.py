@@ -21,14 +21,7 @@ import pytest
 from benchmarks.gpus.autocast import autocast
 from benchmarks.gpus.catalog import TRAININGS
 from benchmarks.gpus.record import read_records
-from benchmarks.gpus.run import (
-    FailedError,
-    OutOfTimeError,
-    Place,
-    SkippedError,
-    follow,
-    merged,
-)
+from benchmarks.gpus.run import FailedError, OutOfTimeError, Place, SkippedError, follow, merged
 from benchmarks.gpus.staging import staging
 from benchmarks.gpus.training import Case, Steps, train
 from tests import fake_drivers

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
+from doctor.logs.verdict import Verdict
+from doctor.runs.run_folder import of_run, read_state
+from launch.run.supervise.ask_doctor import advice, examined
 from rundir.config import RunConfig, ScriptConfig
 from rundir.config_file import config_text
 from rundir.errors import ExitCode
-from rundir.events import EventWriter
+from rundir.events import EventWriter, read_events
 from rundir.paths import RunDir, create_run
 from rundir.status import RankStatus, Status, write_status
 from tests.state import story
@@ -81,3 +85,14 @@ class Story:
     ) -> None:
         self.status.phase, self.status.exit_code, self.status.error = phase, int(code), error
         write_status(self.run, self.status)
+
+    def judged(self, **end: Any) -> Verdict:
+        """Return the doctor's verdict once the run has ended so."""
+        self.ends(**end)
+        return of_run(self.run)
+
+    def report(self) -> list[str]:
+        """Return what the report of the run says of its failure."""
+        self.ends()
+        state = read_state(self.run, read_events(self.run.events))
+        return advice(examined(self.run, state), state)

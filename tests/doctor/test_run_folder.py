@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from doctor.runs.run_folder import find_folder, of_run, read_state
-from launch.run.supervise.ask_doctor import advice, examined
+from doctor.runs.run_folder import find_folder, of_run
 from rundir.errors import ExitCode
-from rundir.events import read_events
 from rundir.paths import shown
 from tests.conftest import ROOT
 from tests.doctor.run_folders import MEMORY, TRAIN, Story
@@ -28,8 +26,7 @@ def test_the_rank_that_failed_first_is_named_with_the_line_of_its_log() -> None:
     story = Story()
     story.raises(1, OOM)
     story.raises(0, PEER)
-    story.ends()
-    verdict = of_run(story.run)
+    verdict = story.judged()
     assert (verdict.cause, verdict.rank) == ("cuda-out-of-memory", 1)
     log = f"runs/{story.run.run_id}/logs/attempt0/rank1.log"
     assert [(one.file, one.line) for one in verdict.evidence] == [(log, 7), (log, 5)]
@@ -40,8 +37,7 @@ def test_a_bare_sigkill_is_not_called_an_oom_kill() -> None:
     story.prints(1, "step 1\n")
     story.exited(1, -9, "SIGKILL")
     story.raises(0, PEER)
-    story.ends()
-    verdict = of_run(story.run)
+    verdict = story.judged()
     assert (verdict.cause, verdict.rank) == ("killed-by-sigkill", 1)
     assert verdict.title == "Killed by SIGKILL, sender unknown"
     assert "did not rise" in verdict.why
@@ -55,8 +51,7 @@ def test_the_kernels_count_proves_an_oom_kill() -> None:
     story.exited(1, -9, "SIGKILL")
     story.tell("launch", "error", "memory.oom_kill", num_kills=1, **MEMORY)
     story.raises(0, PEER)
-    story.ends(code=ExitCode.OUT_OF_MEMORY)
-    verdict = of_run(story.run)
+    verdict = story.judged(code=ExitCode.OUT_OF_MEMORY)
     assert (verdict.cause, verdict.rank) == ("host-oom-killed", 1)
     assert "memory.oom_kill" in verdict.evidence[0].text
     assert "--num-gpus" in verdict.fix or "launch.admit=serial" in verdict.fix
@@ -78,8 +73,7 @@ def test_the_guard_says_whom_it_has_ended_and_why() -> None:
     story.exited(1, -9, "SIGKILL")
     story.run.agent_log.parent.mkdir(parents=True, exist_ok=True)  # it saw another one end first
     story.run.agent_log.write_text("E1122 api.py:984] failed (exitcode: 1) local_rank: 0 (pid: 7)")
-    story.ends(code=ExitCode.OUT_OF_MEMORY)
-    verdict = of_run(story.run)
+    verdict = story.judged(code=ExitCode.OUT_OF_MEMORY)
     assert (verdict.cause, verdict.rank) == ("memory-guard", 1)
     assert "Rank 1 was ended by the memory guard while training: it held 3,072 MiB" in verdict.why
     assert "train.micro_batch_size=1" in verdict.fix
@@ -89,16 +83,14 @@ def test_an_exception_in_the_log_of_a_rank_that_was_killed_is_an_older_one() -> 
     story = Story()
     story.prints(1, "Traceback (most recent call last):\n  File \"x.py\", line 1\nKeyError: 'a'\n")
     story.exited(1, -9, "SIGKILL")
-    story.ends()
-    assert of_run(story.run).cause == "killed-by-sigkill"
+    assert story.judged().cause == "killed-by-sigkill"
 
 
 def test_what_others_say_when_somebody_killed_a_rank_follows_from_that() -> None:
     story = Story()
     story.exited(1, -9, "SIGKILL")
     story.raises(0, OOM)
-    story.ends()
-    assert of_run(story.run).cause == "killed-by-sigkill"
+    assert story.judged().cause == "killed-by-sigkill"
 
 
 def test_survivors_that_the_launcher_ends_are_not_the_cause() -> None:
@@ -108,8 +100,7 @@ def test_survivors_that_the_launcher_ends_are_not_the_cause() -> None:
     story.tell("launch", "error", "rank.gone", failed_rank=2)
     story.exited(0, -9, "SIGKILL")
     story.exited(1, -9, "SIGKILL")
-    story.ends()
-    verdict = of_run(story.run)
+    verdict = story.judged()
     assert (verdict.cause, verdict.rank) == ("rank-ended-early", 2)
 
 
@@ -126,8 +117,7 @@ def test_how_a_rank_ended_that_said_nothing_is_told(
 ) -> None:
     story = Story()
     story.exited(1, exitcode, name)
-    story.ends()
-    verdict = of_run(story.run)
+    verdict = story.judged()
     assert (verdict.cause, verdict.rank) == (cause, 1)
     assert (name or str(exitcode)) in verdict.title
 
@@ -138,8 +128,7 @@ def test_only_the_last_attempt_counts() -> None:
     story.attempt = 1
     story.tell("agent", "mark", "attempt")
     story.raises(1, "KeyError: 'weights'")
-    story.ends()
-    verdict = of_run(story.run)
+    verdict = story.judged()
     assert (verdict.cause, verdict.title, verdict.rank) == (
         "python-exception",
         "KeyError: 'weights'",
@@ -152,16 +141,14 @@ def test_an_exception_that_stands_in_no_log_is_read_from_the_events() -> None:
     story = Story(num_ranks=1)
     story.raises(0, OOM)
     story.run.rank_log(0, 0).unlink()
-    story.ends()
-    verdict = of_run(story.run)
+    verdict = story.judged()
     assert (verdict.cause, verdict.rank) == ("cuda-out-of-memory", 0)
     assert verdict.evidence[0].file.endswith("events/rank0.jsonl")
 
 
 def test_a_run_that_was_refused_says_why() -> None:
     story = Story()
-    story.ends(code=ExitCode.DOES_NOT_FIT, error="does not fit: the host needs 498 GiB")
-    verdict = of_run(story.run)
+    verdict = story.judged(code=ExitCode.DOES_NOT_FIT, error="does not fit: the host needs 498 GiB")
     assert (verdict.cause, verdict.rank) == ("does-not-fit", None)
     assert verdict.title == "does not fit: the host needs 498 GiB"
     assert verdict.fix.startswith("./airlock plan tiny")
@@ -172,8 +159,7 @@ def test_data_that_were_refused_are_told_with_what_to_change_about_them() -> Non
     story = Story()
     why = "none of 2 samples is held out by data.eval_fraction = 0.1"
     story.status.fix = "a larger data.eval_fraction"
-    story.ends(code=ExitCode.DATA, error=why)
-    verdict = of_run(story.run)
+    verdict = story.judged(code=ExitCode.DATA, error=why)
     assert (verdict.cause, verdict.title) == ("data-unusable", why)
     first, second = verdict.fix.splitlines()
     assert first == "a larger data.eval_fraction"
@@ -202,8 +188,7 @@ def test_nothing_is_wrong_with_a_run_that_ended_as_it_should(
     story.raises(1, OOM)  # and was started again
     story.attempt = 1
     story.tell("agent", "mark", "attempt")
-    story.ends(phase=phase, code=code, error="")
-    verdict = of_run(story.run)
+    verdict = story.judged(phase=phase, code=code, error="")
     assert (verdict.cause, verdict.evidence) == ("unknown", ())
     assert said in verdict.title
 
@@ -320,25 +305,19 @@ def test_of_a_run_that_hangs_each_rank_is_asked_what_it_does(
 def test_the_report_of_a_failed_run_gets_the_fix_and_nothing_twice() -> None:
     story = Story()
     story.raises(1, OOM)
-    story.ends()
-    state = read_state(story.run, read_events(story.run.events))
-    lines = advice(examined(story.run, state), state)
+    lines = story.report()
     assert lines[0].startswith("CUDA out of memory")
     assert lines[-1].startswith("→ ")
     other = Story()
     other.raises(1, "KeyError: 'weights'")  # the report already has the exception
-    other.ends()
-    state = read_state(other.run, read_events(other.run.events))
-    assert advice(examined(other.run, state), state) == []
+    assert other.report() == []
 
 
 def test_the_report_of_a_rank_that_crashed_says_what_its_log_tells_of_it() -> None:
     story = Story()
     story.prints(1, "Fatal Python error: Segmentation fault\n")
     story.exited(1, -11, "SIGSEGV")
-    story.ends()
-    state = read_state(story.run, read_events(story.run.events))
-    lines = advice(examined(story.run, state), state)
+    lines = story.report()
     assert lines[0].startswith("Segmentation fault")
 
 
@@ -353,9 +332,7 @@ def test_a_broken_rule_is_said_in_the_report_which_stands_without_it(
     monkeypatch.setattr(diagnosis, "load_rules", lambda: rules.load_rules(folder))
     story = Story()
     story.raises(1, OOM)
-    story.ends()
-    state = read_state(story.run, read_events(story.run.events))
-    (line,) = advice(examined(story.run, state), state)
+    (line,) = story.report()
     assert "airlock doctor could not look at it: RuleError: broken.toml: rule 1 (x): " in line
 
 

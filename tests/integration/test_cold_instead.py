@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.running import (
-    IN_ZYGOTE,
-    SHORT,
-    User,
-    assert_nothing_left,
-    events_of,
-    how_started,
-)
+from tests.running import IN_ZYGOTE, SHORT, User, assert_nothing_left, events_of, how_started
 
 
 @pytest.mark.long

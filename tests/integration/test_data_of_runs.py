@@ -10,12 +10,7 @@ from pathlib import Path
 import pytest
 
 from rundir.paths import RunDir
-from tests.running import (
-    SHORT,
-    User,
-    as_options,
-    events_of,
-)
+from tests.running import SHORT, User, as_options, events_of
 
 # Steps that are the same however many are to come.
 _EVEN = (

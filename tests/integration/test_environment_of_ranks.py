@@ -13,14 +13,7 @@ from launch.config.rank_environment import rank_environment
 from machine.gpus.devices import Placement
 from rundir.config import RunConfig
 from rundir.paths import RunDir
-from tests.running import (
-    COLD,
-    ENDLESS,
-    SHORT,
-    User,
-    finish,
-    rank_pids,
-)
+from tests.running import COLD, ENDLESS, SHORT, User, finish, rank_pids
 
 LEFT_OVER = {"CUDA_LAUNCH_BLOCKING": "1", "NCCL_BUFFSIZE": "4096", "RANK": "7", "PET_NNODES": "3"}
 KEEP = ("--set", "launch.keep_env=NCCL_BUFFSIZE")

@@ -8,15 +8,7 @@ import signal
 import pytest
 
 from rundir.paths import RunDir
-from tests.running import (
-    SHORT,
-    User,
-    as_options,
-    assert_nothing_left,
-    ended,
-    events_of,
-    wait_for,
-)
+from tests.running import SHORT, User, as_options, assert_nothing_left, ended, events_of, wait_for
 
 _TWENTY = (
     *SHORT,

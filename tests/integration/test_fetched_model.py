@@ -13,15 +13,7 @@ from rundir.status import read_status
 from tests.conftest import ROOT
 from tests.hub_server import Hub, Model, serving
 from tests.models import tiny_model
-from tests.running import (
-    SHORT,
-    User,
-    assert_nothing_left,
-    ended,
-    events_of,
-    finish,
-    wait_for,
-)
+from tests.running import SHORT, User, assert_nothing_left, ended, events_of, finish, wait_for
 
 ID = "someone/tiny"
 RUN = (*SHORT, "--set", "train.max_steps=2", "--set", f"model.path={ID}")

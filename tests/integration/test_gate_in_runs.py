@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.running import (
-    COLD,
-    SERIAL,
-    SHORT,
-    User,
-    events_of,
-)
+from tests.running import COLD, SERIAL, SHORT, User, events_of
 
 _LOADING = ("--set", "launch.start=imports")  # so that the gate has something to do
 _AUTO = ("--set", "launch.admit=auto")

@@ -11,13 +11,7 @@ from safetensors.torch import load_file
 from launch.config.resolve import resolve
 from rundir.paths import RunDir
 from rundir.prepared import read_prepared
-from tests.running import (
-    SHORT,
-    User,
-    as_options,
-    assert_nothing_left,
-    events_of,
-)
+from tests.running import SHORT, User, as_options, assert_nothing_left, events_of
 from train.model.make_checkpoint import make_checkpoint
 
 

@@ -11,15 +11,7 @@ import pytest
 from machine.cores.binding import cores_text, parse_cores
 from rundir.events import Event
 from rundir.paths import RunDir
-from tests.running import (
-    ENDLESS,
-    SHORT,
-    User,
-    events_of,
-    hooked,
-    rank_pids,
-    training,
-)
+from tests.running import ENDLESS, SHORT, User, events_of, hooked, rank_pids, training
 from tests.scripts import WARM, script
 
 ALLOWED = sorted(os.sched_getaffinity(0))

@@ -12,14 +12,7 @@ from rundir.events import Event
 from rundir.paths import RunDir
 from rundir.units import GIB
 from tests.cgroup_limits import limited
-from tests.running import (
-    COLD,
-    ENDLESS,
-    SHORT,
-    User,
-    assert_nothing_left,
-    events_of,
-)
+from tests.running import COLD, ENDLESS, SHORT, User, assert_nothing_left, events_of
 
 NO_GUARD = ("--set", "limits.guard_gib=0")
 

@@ -44,39 +44,39 @@ EIGHT = (
 )
 ONE = (*EIGHT, "--set", "train.max_steps=1")
 
-# In the step after `at`, wait until a stop is asked for, so that it arrives in the middle of the
-# step.
-_UNTIL_ASKED = """
+
+def in_gradients(body: str) -> tuple[str, str]:
+    """Return a module, and what to run after its import so that `body` runs in each step."""
+    return (
+        "train.step.loop",
+        f"""
+import ctypes, time
 inner = module.Trainer.gradients
 def gradients(self, *args):
-    import time
-    while self._step == 4 and not (self._run.control / "stop").exists():
-        time.sleep(0.01)
+    {body}
     return inner(self, *args)
 module.Trainer.gradients = gradients
-"""
-# A main thread that handles no signal: it waits for a lock that it holds itself, inside the C
-# library.
-_STUCK = """
-inner = module.Trainer.gradients
-def gradients(self, *args):
-    if self._step == 2:
-        import ctypes
-        lock = ctypes.create_string_buffer(256)
-        for _ in range(2):
-            ctypes.CDLL(None).pthread_mutex_lock(lock)
-    return inner(self, *args)
-module.Trainer.gradients = gradients
-"""
-_FREEZES = """
-inner = module.Trainer.gradients
-def gradients(self, *args):
-    if self._step == 2:
-        import time
-        time.sleep(12)
-    return inner(self, *args)
-module.Trainer.gradients = gradients
-"""
+""",
+    )
+
+
+# Until a stop is asked for, so that it arrives in the middle of the step.
+_UNTIL_ASKED = in_gradients(
+    """while self._step == 4 and not (self._run.control / "stop").exists(): time.sleep(0.01)"""
+)
+# A main thread that handles no signal waits in the C library, for a lock that it holds itself.
+_STUCK = in_gradients("""
+    lock = ctypes.create_string_buffer(256)
+    while self._step == 2: ctypes.CDLL(None).pthread_mutex_lock(lock)
+""")
+_FREEZES = in_gradients("if self._step == 2: time.sleep(12)")
+_FILLS_THE_DISK = in_gradients("""
+    filler = os.open(self._run.path / "filler", os.O_WRONLY | os.O_CREAT)
+    try:
+        while self._step == 1: os.write(filler, bytes(4096))
+    except OSError: pass
+""")
+_RAISES = in_gradients("assert self._step != 1, 'something of its own'")
 _KILLED_AS_IT_SAVES = """
 import signal
 inner = module.save_file
@@ -85,27 +85,6 @@ def save_file(tensors, path):
     if "step_00000006" in str(path):
         os.kill(os.getpid(), signal.SIGKILL)
 module.save_file = save_file
-"""
-_FILLS_THE_DISK = """
-inner = module.Trainer.gradients
-def gradients(self, *args):
-    if self._step == 1:
-        filler = os.open(self._run.path / "filler", os.O_WRONLY | os.O_CREAT)
-        try:
-            while os.write(filler, bytes(4096)):
-                pass
-        except OSError:
-            pass
-    return inner(self, *args)
-module.Trainer.gradients = gradients
-"""
-_RAISES = """
-inner = module.Trainer.gradients
-def gradients(self, *args):
-    if self._step == 1:
-        raise RuntimeError("something of its own")
-    return inner(self, *args)
-module.Trainer.gradients = gradients
 """
 
 
@@ -198,7 +177,7 @@ def test_what_kill_9_leaves_in_a_save_is_passed_over_and_after_ctrl_c_the_comman
     assert_nothing_left(killed)  # its tracker takes a moment to end
 
     (user.folder / "sitecustomize.py").unlink()
-    env = user.hooked("train.step.loop", _UNTIL_ASKED)
+    env = user.hooked(*_UNTIL_ASKED)
     with ended(user.plain("tiny", "--resume", killed.run_id, env=env)) as process:
         wait_for(lambda: user.run() != killed, why="no second run")
         resumed = user.run()
@@ -225,7 +204,7 @@ def test_what_kill_9_leaves_in_a_save_is_passed_over_and_after_ctrl_c_the_comman
 def test_a_second_ctrl_c_ends_a_process_that_cannot_answer_and_no_port_of_it_is_open(
     user: User,
 ) -> None:
-    env = user.hooked("train.step.loop", _STUCK)
+    env = user.hooked(*_STUCK)
     with ended(user.plain(*EIGHT, env=env)) as process:
         run = user.run()
         wait_for(lambda: len(curve(run)) == 2, why="the second step was not trained")
@@ -242,7 +221,7 @@ def test_a_second_ctrl_c_ends_a_process_that_cannot_answer_and_no_port_of_it_is_
 
 @pytest.mark.long
 def test_a_training_that_freezes_says_where_it_stands_and_goes_on(user: User) -> None:
-    env = user.hooked("train.step.loop", _FREEZES)
+    env = user.hooked(*_FREEZES)
     out = output_of(user.plain(*EIGHT, "--set", "launch.hang_timeout_s=3", env=env))
     told = [line for line in out.splitlines() if "stands still" in line]
     assert len(told) == 1, out
@@ -291,12 +270,12 @@ def test_two_plain_runs_at_once_make_the_same_model_and_do_not_meet(user: User) 
 
 
 def test_an_exception_is_told_with_its_traceback_on_the_screen_and_in_the_log(user: User) -> None:
-    env = user.hooked("train.step.loop", _RAISES)
+    env = user.hooked(*_RAISES)
     out = output_of(user.plain(*EIGHT, env=env), code=10)
-    assert "airlock: the run failed: rank 0 raised RuntimeError: something of its own" in out
-    assert out.rstrip().endswith("RuntimeError: something of its own")
+    assert "airlock: the run failed: rank 0 raised AssertionError: something of its own" in out
+    assert out.rstrip().endswith("AssertionError: something of its own")
     run = user.run()
-    assert "RuntimeError: something of its own" in run.rank_log(0, 0).read_text()
+    assert "AssertionError: something of its own" in run.rank_log(0, 0).read_text()
     assert read_status(run)["phase"] == "failed"
 
 
@@ -304,7 +283,7 @@ def test_an_exception_is_told_with_its_traceback_on_the_screen_and_in_the_log(us
 def test_a_disk_that_is_full_is_said_though_no_event_of_it_can_be_written(
     user: User, small_disk: Path
 ) -> None:
-    env = user.hooked("train.step.loop", _FILLS_THE_DISK)
+    env = user.hooked(*_FILLS_THE_DISK)
     env |= {"AIRLOCK_RUNS_DIR": str(small_disk)}
     with ended(user.plain(*EIGHT, env=env)) as process:
         code, out, err = finish(process)

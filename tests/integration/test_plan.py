@@ -14,14 +14,7 @@ import pytest
 from rundir.paths import RunDir
 from rundir.units import GIB
 from tests.cgroup_limits import limited
-from tests.running import (
-    SHORT,
-    User,
-    as_options,
-    assert_nothing_left,
-    ended,
-    wait_for,
-)
+from tests.running import SHORT, User, as_options, assert_nothing_left, ended, wait_for
 
 # Hundreds of gigabytes of activations, from samples no longer than the data's.
 HUGE = as_options(

@@ -9,13 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.test_exact_resume import curve, kill_at
-from tests.running import (
-    SHORT,
-    User,
-    as_options,
-    events_of,
-    how_started,
-)
+from tests.running import SHORT, User, as_options, events_of, how_started
 
 QLORA = (
     *SHORT,

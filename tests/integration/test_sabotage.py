@@ -15,22 +15,10 @@ from typing import Any
 import pytest
 
 from rundir.units import GIB
-from tests.broken import (
-    LONG,
-    SCRIPT,
-    Named,
-    ToItsEnd,
-)
+from tests.broken import LONG, SCRIPT, Named, ToItsEnd
 from tests.cgroup_limits import few_pids, limited
 from tests.conftest import mounted
-from tests.running import (
-    ENDLESS,
-    User,
-    as_options,
-    run_folder,
-    wait_for,
-    wait_until_training,
-)
+from tests.running import ENDLESS, User, as_options, run_folder, wait_for, wait_until_training
 
 FAILURES = {
     "low-address-space": Named(

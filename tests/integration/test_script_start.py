@@ -10,12 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from tests.running import (
-    User,
-    as_options,
-    events_of,
-    how_started,
-)
+from tests.running import User, as_options, events_of, how_started
 from tests.scripts import JOIN, WARM, script
 
 

@@ -12,14 +12,7 @@ import pytest
 from rundir.config_file import read_config
 from rundir.status import read_status
 from tests.conftest import ROOT
-from tests.running import (
-    User,
-    as_options,
-    assert_nothing_left,
-    ended,
-    events_of,
-    how_started,
-)
+from tests.running import User, as_options, assert_nothing_left, ended, events_of, how_started
 from tests.scripts import JOIN, WARM, script
 
 _SPEC = importlib.util.find_spec("accelerate")

@@ -10,15 +10,7 @@ import psutil
 
 from rundir.paths import RunDir
 from tests.monitor.serving import Server, served
-from tests.running import (
-    ENDLESS,
-    SHORT,
-    User,
-    ended,
-    events_of,
-    finish,
-    wait_for,
-)
+from tests.running import ENDLESS, SHORT, User, ended, events_of, finish, wait_for
 
 _LONG_S = 300.0
 

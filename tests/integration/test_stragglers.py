@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.running import (
-    SERIAL,
-    User,
-    as_options,
-    events_of,
-)
+from tests.running import SERIAL, User, as_options, events_of
 
 _STEPS = (
     "run",

@@ -5,11 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clone import (
-    Clone,
-    installed_in,
-    start_before,
-)
+from tests.clone import Clone, installed_in, start_before
 from tests.setup.index import Index
 
 

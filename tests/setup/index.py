@@ -7,11 +7,7 @@ import zipfile
 from pathlib import Path
 
 from setup import uv
-from tests.clone import (
-    UV,
-    Clone,
-    make_wheel,
-)
+from tests.clone import UV, Clone, make_wheel
 
 
 class Index:

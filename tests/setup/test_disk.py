@@ -6,11 +6,7 @@ import subprocess
 
 import pytest
 
-from tests.clone import (
-    Clone,
-    torch_for_cpu,
-    torch_with_cuda,
-)
+from tests.clone import Clone, torch_for_cpu, torch_with_cuda
 
 
 def on_a_disk_of_its_own(clone: Clone, then: str) -> subprocess.CompletedProcess[str]:

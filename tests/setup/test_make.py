@@ -10,13 +10,7 @@ from pathlib import Path
 import packaging
 import pytest
 
-from tests.clone import (
-    BASE_PYTHON,
-    UV,
-    Clone,
-    environment,
-    tool,
-)
+from tests.clone import BASE_PYTHON, UV, Clone, environment, tool
 
 
 def test_the_first_start_installs_what_is_pinned_and_runs_with_it(installed: Clone) -> None:

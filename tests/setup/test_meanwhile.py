@@ -10,10 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clone import (
-    Clone,
-    make_wheel,
-)
+from tests.clone import Clone, make_wheel
 from tests.setup.index import Index, stub_uv
 
 

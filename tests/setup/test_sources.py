@@ -8,11 +8,7 @@ from pathlib import Path
 import pytest
 
 from setup.uv import settings_of_pip
-from tests.clone import (
-    Clone,
-    environment,
-    tool,
-)
+from tests.clone import Clone, environment, tool
 from tests.setup.index import Index, stub_uv
 
 

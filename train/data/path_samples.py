@@ -18,13 +18,7 @@ from rundir.units import num_text
 from train.chat.template import Template
 from train.chat.template_files import options_of
 from train.data.arrow_file import BAD_ROWS, HELD_OUT, HELD_OUT_ROWS, TRAIN
-from train.data.cache import (
-    Tools,
-    cached,
-    content_of,
-    listed_bad_rows,
-    tokenizer_digest,
-)
+from train.data.cache import Tools, cached, content_of, listed_bad_rows, tokenizer_digest
 from train.data.compare_tokenizers import compare_tokenizers
 from train.data.fits_model import check_fits
 from train.data.samples import Recipe

@@ -9,13 +9,7 @@ from typing import Any
 from train.chat.bad_row import BadRowError, in_json, missing_column
 from train.chat.cell_values import decoded, not_utf8, refuse_media, text_of, truth_of
 from train.chat.column_names import HISTORY, SYSTEM, TOOLS
-from train.chat.messages import (
-    ChatExample,
-    Message,
-    conversation,
-    is_message,
-    read_messages,
-)
+from train.chat.messages import ChatExample, Message, conversation, is_message, read_messages
 from train.data.columns import Columns, is_wanted, more_of, refuse_compared
 from train.data.formats.file_lines import LONGEST_ROW_BYTES, TOO_LONG
 

@@ -18,12 +18,7 @@ from train.model.adapters import add_adapters
 from train.model.attention import choose_attention, refused_attention
 from train.model.multimodal import class_for, freeze_towers, without_towers
 from train.model.norms import use_torch_norms
-from train.model.quantize import (
-    quantization,
-    quantize,
-    ready_to_train,
-    weights_in,
-)
+from train.model.quantize import quantization, quantize, ready_to_train, weights_in
 from train.model.recompute import recompute_blocks
 
 

@@ -14,15 +14,7 @@ from urllib.parse import quote
 import pytest
 from starlette.testclient import TestClient
 
-from tests.monitor.answers.made import (
-    HOSTILE,
-    client,
-    example,
-    new_run,
-    put,
-    snapshot,
-    with_ways,
-)
+from tests.monitor.answers.made import HOSTILE, client, example, new_run, put, snapshot, with_ways
 
 D = "/api/evolution/d"
 OLD = "20261122-120000-tiny-0001"

@@ -19,12 +19,7 @@ from train.batches.batch import IGNORE, Batch, collate, collate_rows, copied_at_
 from train.batches.course import course_of
 from train.batches.epoch_order import Order
 from train.batches.feed import Feed
-from train.batches.packing import (
-    alike_batches,
-    balanced_rows,
-    balanced_shares,
-    pack,
-)
+from train.batches.packing import alike_batches, balanced_rows, balanced_shares, pack
 from train.data.dataset import SampleFile
 from train.data.like_lengths import like_lengths
 

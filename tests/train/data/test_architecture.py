@@ -12,11 +12,7 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from rundir.errors import ExitCode, UserError
-from train.data.architecture import (
-    check_is_causal,
-    known_kinds,
-    why_not_apart,
-)
+from train.data.architecture import check_is_causal, known_kinds, why_not_apart
 
 
 def test_the_kinds_are_those_of_transformers() -> None:

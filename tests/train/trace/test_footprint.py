@@ -362,14 +362,6 @@ def test_shared_out_states_are_half_as_many_on_each_of_two_ranks() -> None:
     assert half == pytest.approx(whole / 2, rel=0.05)
 
 
-def test_packed_rows_have_a_mask_besides() -> None:
-    padded, packed = (
-        footprint(configured(SHALLOW, packing=packing, max_seq_length=512), "cpu")
-        for packing in (False, True)
-    )
-    assert packed.peak_bytes > padded.peak_bytes
-
-
 @pytest.mark.runs
 def test_packed_rows_on_a_gpu_have_no_mask_of_tokens_times_tokens() -> None:
     def activations(attention: str, length: int) -> int:
