@@ -19,6 +19,7 @@ from ranks import flight_compat as of_flight
 from ranks import torch_compat as of_training
 from ranks import transformers_compat as of_transformers
 from rundir.paths import PACKAGES
+from train.model import sample_borders as of_masks
 
 ROOT = Path(__file__).resolve().parents[1]
 COMPAT = [
@@ -51,6 +52,7 @@ def is_set_by(owner: type, name: str) -> bool:
     of_python.PRIVATE
     + of_training.PRIVATE
     + of_transformers.PRIVATE
+    + of_masks.PRIVATE
     + of_flight.PRIVATE
     + of_agent.PRIVATE,
 )

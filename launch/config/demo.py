@@ -56,6 +56,7 @@ def short_training(
         "train.log_every_steps": 1,
         "train.eval_every_steps": 0,
         "train.eval_generate": False,
+        "train.evolution_prompts": 0,  # generating answers would take longer than the steps
         "train.checkpoint_every_steps": 0,
         "train.report_to": "",
     }

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from train.data.dataset import Sample
+from train.model.on_device import on_device
 
 IGNORE = -100  # a label that the loss ignores; torch's and transformers' convention
 _BOUND_MULTIPLE = 256  # tokens
@@ -63,29 +64,8 @@ class Batch:
         rows, tokens = (self.labels[:, 1:] != IGNORE).nonzero(as_tuple=True)
         where, targets = rows * self.labels.shape[1] + tokens, self.labels[rows, tokens + 1]
         made = (self.input_ids, self.position_ids, where, targets, self.cu_seq_lens)
-        if torch.device(device).type == "cuda":
-            return (*copied_at_once(made, device), self.max_length)
-        # MPS would copy from memory that is free again by then (pytorch#139550, #189690).
-        there = (None if tensor is None else tensor.to(device) for tensor in made)
-        return (*there, self.max_length)
-
-
-def copied_at_once(
-    tensors: Sequence[torch.Tensor | None],
-    device: torch.device | str,
-    pin: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.pin_memory,
-) -> list[torch.Tensor | None]:
-    """Return integer tensors of the host on `device`, by one copy that nothing waits for.
-
-    `pin` moves them into page-locked memory: from other memory the driver may wait for the device.
-    """
-    given = [tensor for tensor in tensors if tensor is not None]
-    together = pin(torch.cat([tensor.flatten().long() for tensor in given]))
-    parts = iter(together.to(device, non_blocking=True).split([tensor.numel() for tensor in given]))
-    return [
-        None if tensor is None else next(parts).view(tensor.shape).to(tensor.dtype)
-        for tensor in tensors
-    ]
+        starts = None if self.cu_seq_lens is None else self.cu_seq_lens[:-1].tolist()
+        return (*on_device(made, device), self.max_length, starts)
 
 
 def collate(samples: Sequence[Sample], multiple: int = 1, most: int = 0) -> Batch:

@@ -22,6 +22,8 @@ from torch import nn
 
 from train.data.like_lengths import like_lengths
 from train.model.head import layers_of
+from train.model.on_device import on_device
+from train.model.sample_borders import SAMPLE_STARTS
 
 # Classes of transformers whose forward takes (rows, tokens, width) first, and mixes tokens by a
 # state or a convolution alone.
@@ -62,7 +64,9 @@ class Apart:
         self._back: torch.Tensor | None = None  # None: each row is one sample
         self._shape = (0, 0)
         self._layers = layers_of(plain)
-        self._has_positions = False  # in a pass of the whole model, which may not tell its layers
+        # In a pass of the whole model, which may not tell its layers:
+        self._has_positions = False
+        self._starts: Sequence[int] | None = None
         self._hooks = [
             plain.register_forward_pre_hook(self._enter_model, with_kwargs=True),
             plain.register_forward_hook(self._leave_model, always_call=True),
@@ -70,6 +74,7 @@ class Apart:
         if self._layers is not None:
             enter = self._enter_layers
             self._hooks.append(self._layers.register_forward_pre_hook(enter, with_kwargs=True))
+        plain.takes_sample_starts = True
         for mixer in self._mixers:
             mixer.forward = partial(self._forward, mixer.forward)
             if is_compiled:  # a new division of a row would be compiled anew
@@ -86,15 +91,17 @@ class Apart:
             hook.remove()
         for mixer in self._mixers:
             del mixer.forward
+        del self._plain.takes_sample_starts
 
     def _enter_model(self, _: Any, args: Any, given: dict[str, Any]) -> Any:
         if layers_of(self._plain) is not self._layers:  # only its head is run (model/head.py)
             return None
         self._has_positions = given.get("position_ids") is not None
+        self._starts = given.get(SAMPLE_STARTS)
         return self._begin(args, given)
 
     def _leave_model(self, *_: Any) -> None:
-        self._has_positions = False
+        self._has_positions, self._starts = False, None
 
     def _enter_layers(self, _: Any, args: Any, given: dict[str, Any]) -> Any:
         if self._has_positions and given.get("position_ids") is None:
@@ -104,21 +111,22 @@ class Apart:
     def _begin(self, args: Any, given: dict[str, Any]) -> Any:
         """Note where samples begin. It is kept until the next pass: backward may compute again."""
         self._back = None
-        positions = given.get("position_ids")
+        given = dict(given)
+        starts, positions = given.pop(SAMPLE_STARTS, self._starts), given.get("position_ids")
         # Whoever generates has a cache, and one sample a row.
-        if positions is None or given.get("use_cache", True):
-            return None
-        self._divide(positions)
-        if self._back is None or not self._with_mask:
-            return None
-        return args, given | {"attention_mask": _mask(self._plain, positions)}
+        if positions is not None and not given.get("use_cache", True):
+            self._divide(positions, starts)
+            if self._back is not None and self._with_mask:
+                given["attention_mask"] = _mask(self._plain, positions)
+        return args, given
 
-    def _divide(self, positions: torch.Tensor) -> None:
-        if positions.dim() != len(self._shape) or positions.is_meta:
+    def _divide(self, positions: torch.Tensor, starts: Sequence[int] | None) -> None:
+        if positions.dim() != len(self._shape) or (positions.is_meta and starts is None):
             return
-        is_first = positions == 0
-        is_first[:, 0] = True
-        starts = is_first.flatten().nonzero().flatten().tolist()
+        if starts is None:  # read from the device, which waits for all that it computes
+            is_first = positions == 0
+            is_first[:, 0] = True
+            starts = is_first.flatten().nonzero().flatten().tolist()
         if len(starts) == len(positions):
             return
         self._shape = (positions.shape[0], positions.shape[1])
@@ -218,5 +226,7 @@ def _divided(
         taken = begins + torch.minimum(places, sizes - 1)
         kept = (places < sizes).flatten().nonzero().flatten()
         kept_places.append(taken.flatten()[kept])
-        groups.append(_Group(taken.to(device), kept.to(device)))
-    return groups, torch.cat(kept_places).argsort().to(device)
+        groups += [taken, kept]
+    *places_there, back = on_device([*groups, torch.cat(kept_places).argsort()], device)
+    pairs = zip(places_there[::2], places_there[1::2], strict=True)
+    return [_Group(taken, kept) for taken, kept in pairs], back

@@ -12,6 +12,7 @@ of the weights, which has three digits in bfloat16, and earlier versions do not 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from torch.nn import functional as F
 
 from train.model.build import plain_model
 from train.model.head import Head, MatrixHead, OwnHead, exact, layers_of
-from train.model.varlen import borders
+from train.model.sample_borders import borders, packing_known
 
 
 class SummedLoss(nn.Module):
@@ -47,21 +48,25 @@ class SummedLoss(nn.Module):
         targets: torch.Tensor,
         cu_seq_lens: torch.Tensor | None = None,
         max_length: int = 0,
+        starts: Sequence[int] | None = None,
     ) -> torch.Tensor:
         """Return the summed cross-entropy, a scalar in float32 (float64 for a model in float64).
 
         `input_ids` and `position_ids` are (rows, tokens); `where` holds the flat indices of the
         tokens that predict `targets`, both (labels,); `cu_seq_lens` and `max_length` are those of
-        `Batch`. Without labels the loss is exactly 0.
+        `Batch`, and `starts` the first but for the end, on the host. Without labels the loss is
+        exactly 0.
         """
         inputs: dict[str, Any] = {"input_ids": input_ids, "use_cache": False}
-        inputs |= borders(plain_model(self.model), cu_seq_lens, max_length)
+        inputs |= borders(plain_model(self.model), cu_seq_lens, max_length, starts)
         if position_ids is not None:
             inputs["position_ids"] = position_ids
-        if self.head == "whole":
-            logits = self.model(**inputs).logits.flatten(0, 1).index_select(0, where)
-            return F.cross_entropy(logits.to(exact(logits.dtype)), targets, reduction="sum")
-        output = layers_of(plain_model(self.model))(**inputs)
+        shares_rows = starts and position_ids is not None and len(starts) > len(input_ids)
+        with packing_known(is_packed=None if starts is None else bool(shares_rows)):
+            if self.head == "whole":
+                logits = self.model(**inputs).logits.flatten(0, 1).index_select(0, where)
+                return F.cross_entropy(logits.to(exact(logits.dtype)), targets, reduction="sum")
+            output = layers_of(plain_model(self.model))(**inputs)
         hidden = output[0].flatten(0, 1).index_select(0, where)
         is_matrix = self.head == "matrix"
         head = MatrixHead(self.model) if is_matrix else OwnHead(self.model, output)

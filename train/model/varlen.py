@@ -60,21 +60,6 @@ def largest_head(described: PretrainedConfig) -> int:
     return max((size for size in sizes if isinstance(size, int)), default=0)
 
 
-def borders(model: Any, cu_seq_lens: torch.Tensor | None, max_length: int) -> dict[str, Any]:
-    """Return transformers' arguments that tell a model's attention where samples begin.
-
-    They are those of `Batch`. There are none for a model whose attention takes a mask.
-    """
-    if cu_seq_lens is None or model.config._attn_implementation not in TAKE_BORDERS:
-        return {}
-    return {
-        "cu_seq_lens_q": cu_seq_lens,
-        "cu_seq_lens_k": cu_seq_lens,
-        "max_length_q": max_length,
-        "max_length_k": max_length,
-    }
-
-
 @contextmanager
 def masked(model: Any) -> Iterator[None]:
     """Have a Hugging Face model use masks inside the block: to generate, to compare, on a CPU."""

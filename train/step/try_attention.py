@@ -12,7 +12,8 @@ from rundir.errors import ExitCode, UserError
 from train.batches.batch import Batch, collate, collate_rows
 from train.data.dataset import Sample, prompted
 from train.model.build import inference, plain_model, vocabulary_of
-from train.model.varlen import VARLEN, borders, masked, use_masks
+from train.model.sample_borders import borders
+from train.model.varlen import VARLEN, masked, use_masks
 
 LENGTHS = (5, 3)  # tokens of two samples
 _ROW_LENGTHS = (9, 1, 6)  # tokens of three samples in a row
@@ -45,7 +46,7 @@ def try_backward(model: Any, batch: Batch) -> None:
 
 
 def _forward(model: Any, batch: Batch) -> torch.Tensor:
-    ids, positions, _, _, cu_seq_lens, max_length = batch.arguments(model.device)
+    ids, positions, _, _, cu_seq_lens, max_length, _ = batch.arguments(model.device)
     given = {} if positions is None else {"position_ids": positions}
     given |= borders(plain_model(model), cu_seq_lens, max_length)
     logits: torch.Tensor = model(input_ids=ids, use_cache=False, **given).logits

@@ -179,7 +179,7 @@ class _Full(Batch):
         rows, tokens = self.input_ids.shape
         where = torch.empty(rows * (tokens - 1), dtype=torch.long, device=_META)
         cu_seq_lens = torch.empty(rows + 1, dtype=torch.int32, device=_META)
-        return self.input_ids, self.position_ids, where, where, cu_seq_lens, tokens
+        return self.input_ids, self.position_ids, where, where, cu_seq_lens, tokens, None
 
 
 def _batches(config: RunConfig) -> list[Batch]:

@@ -37,6 +37,7 @@ def test_what_the_user_sets_stays(tmp_path: Path) -> None:
     config, sources = demo("32b", f"data.path={own}", "train.max_steps=3", "launch.needs_gpu=true")
     assert config.data.path == str(own)
     assert config.data.max_seq_length == 4096
+    assert config.train.evolution_prompts == 0  # nothing is generated before and after 3 steps
     assert (config.train.max_steps, config.launch.needs_gpu) == (3, True)
     assert sources["data.path"] == "option --set data.path"
 

@@ -15,13 +15,14 @@ import torch
 from rundir.config import Packing, RunConfig
 from tests.train.data.test_data import arrow_file, arrow_of, sample
 from tests.train.kernels import Calls
-from train.batches.batch import IGNORE, Batch, collate, collate_rows, copied_at_once
+from train.batches.batch import IGNORE, Batch, collate, collate_rows
 from train.batches.course import course_of
 from train.batches.epoch_order import Order
 from train.batches.feed import Feed
 from train.batches.packing import alike_batches, balanced_rows, balanced_shares, pack
 from train.data.dataset import SampleFile
 from train.data.like_lengths import like_lengths
+from train.model.on_device import copied_at_once
 
 WORLDS = [1, 2, 3, 4, 8]
 
@@ -204,8 +205,8 @@ def test_samples_in_a_row_begin_anew_and_are_not_predicted_from_each_other() -> 
 
 def test_a_model_gets_the_tokens_that_predict_and_what_they_predict() -> None:
     batch = collate([sample([1, 2, 3, 4], 2), sample([5, 6], 1)])
-    ids, positions, where, targets, cu_seq_lens, max_length = batch.arguments()
-    assert (cu_seq_lens.tolist(), max_length) == ([0, 4, 6, 8], 256)
+    ids, positions, where, targets, cu_seq_lens, max_length, starts = batch.arguments()
+    assert (cu_seq_lens.tolist(), max_length, starts) == ([0, 4, 6, 8], 256, [0, 4, 6])
     assert ids is not None and where is not None and targets is not None  # noqa: PT018
     assert positions is None
     assert (where.tolist(), targets.tolist()) == ([1, 2, 4], [3, 4, 6])
@@ -225,7 +226,7 @@ def values(tensors: Sequence[torch.Tensor | None]) -> list[Any]:
 
 @pytest.mark.parametrize("name", BATCHES)
 def test_a_gpu_gets_it_by_one_copy_from_page_locked_memory(name: str) -> None:
-    *tensors, _ = BATCHES[name].arguments()
+    *tensors, _, _ = BATCHES[name].arguments()
     pinned: list[torch.Tensor] = []
 
     def pin(tensor: torch.Tensor) -> torch.Tensor:
@@ -259,4 +260,4 @@ def test_a_real_gpu_is_not_waited_for(name: str) -> None:
         there = BATCHES[name].arguments("cuda")
     finally:
         torch.cuda.set_sync_debug_mode(before)
-    assert values(there[:-1]) == values(BATCHES[name].arguments()[:-1])
+    assert values(there[:-2]) == values(BATCHES[name].arguments()[:-2])

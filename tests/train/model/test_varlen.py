@@ -26,7 +26,8 @@ from train.model import varlen
 from train.model.attention import choose_attention, row_lengths
 from train.model.build import add_method, new_model, plain_model
 from train.model.loss import SummedLoss
-from train.model.varlen import NotForVarlenError, borders, masked, why_not_varlen
+from train.model.sample_borders import borders
+from train.model.varlen import NotForVarlenError, masked, why_not_varlen
 from train.step.selftest import tried_of
 from train.step.try_attention import logits_of, random_samples, settle_attention
 from train.trace.step_trace import trace
