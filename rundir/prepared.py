@@ -51,7 +51,8 @@ class Loading:
 
     load: Literal["mmap", "broadcast", "random"] = "mmap"
     reason: str = ""
-    read_ahead: list[str] = field(default_factory=list)  # files to read into memory beforehand
+    read_ahead: list[str] = field(default_factory=list)  # local files that ranks ask the kernel for
+    read_in: list[str] = field(default_factory=list)  # files that are read over a network meanwhile
     advice: str | None = None  # the cost of the files, and how to get better ones
     known_as: str = ""  # the same for all runs whose ranks take the same memory to load
 

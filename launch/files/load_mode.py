@@ -59,7 +59,8 @@ def decide(
     started cold instead.
     """
     fits = checkpoint.size_bytes <= available_bytes
-    read_ahead = [str(file) for file in checkpoint.files if fits and not is_network(filesystem)]
+    files = [str(file) for file in checkpoint.files if fits]
+    read_ahead, read_in = ([], files) if is_network(filesystem) else (files, [])
     advice = checkpoint.advice(config.model.dtype)
     if config.launch.load != "auto":
         load, reason = config.launch.load, f"launch.load={config.launch.load}"
@@ -71,7 +72,7 @@ def decide(
         load, reason = "broadcast", why
     else:
         load, reason = "mmap", f"{config.model.dtype} on {filesystem}: ranks share the file's pages"
-    return Loading(load=load, reason=reason, read_ahead=read_ahead, advice=advice)
+    return Loading(load=load, reason=reason, read_ahead=read_ahead, read_in=read_in, advice=advice)
 
 
 def _why_broadcast(

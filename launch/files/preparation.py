@@ -7,6 +7,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+from launch.files import page_cache
 from launch.files.load_mode import choose_loading
 from launch.files.model_folder import check_cached, made_model_folder, missing_files, snapshot
 from machine.processes import children
@@ -34,6 +35,7 @@ def prepare(
     """
     model_path = have_model(config, run, env, signals)
     loading = choose_loading(config, model_path)
+    page_cache.begin(loading.read_in, env)
     have_data_of_hub(config, run, env, signals)
     resume = [] if resume_from is None else [resume_from]
     what = "the data could not be prepared"

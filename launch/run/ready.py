@@ -154,6 +154,7 @@ def _say_loading(parts: RunParts, start: str, loading: Loading) -> None:
     if start == "warm":
         later = "" if loading.load == "mmap" else f"; should the start turn cold, {how}"
         how = f"mmap, once for all ranks{later}"
-    parts.say(f"weights: {how}")
+    meanwhile = "; read into memory meanwhile" if loading.read_in else ""
+    parts.say(f"weights: {how}{meanwhile}")
     if loading.advice:
         parts.say(f"airlock: {loading.advice}")

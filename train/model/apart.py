@@ -227,6 +227,7 @@ def _divided(
         kept = (places < sizes).flatten().nonzero().flatten()
         kept_places.append(taken.flatten()[kept])
         groups += [taken, kept]
-    *places_there, back = on_device([*groups, torch.cat(kept_places).argsort()], device)
-    pairs = zip(places_there[::2], places_there[1::2], strict=True)
+    there = on_device([*groups, torch.cat(kept_places).argsort()], device)
+    *of_groups, back = (tensor for tensor in there if tensor is not None)
+    pairs = zip(of_groups[::2], of_groups[1::2], strict=True)
     return [_Group(taken, kept) for taken, kept in pairs], back

@@ -74,13 +74,15 @@ def test_what_auto_comes_to_has_its_reason(case: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("filesystem", "available_gib", "expected"), [("ext4", 61, 2), ("ext4", 59, 0), ("nfs4", 61, 0)]
+    ("filesystem", "available_gib", "local", "over_network"),
+    [("ext4", 61, 2, 0), ("ext4", 59, 0, 0), ("nfs4", 61, 0, 2), ("nfs4", 59, 0, 0)],
 )
-def test_only_local_files_that_fit_into_memory_are_read_ahead(
-    filesystem: str, available_gib: int, expected: int
+def test_only_files_that_fit_into_memory_are_read_ahead(
+    filesystem: str, available_gib: int, local: int, over_network: int
 ) -> None:
-    found = decide(configured(), WHOLE, filesystem, available_gib * GIB)
-    assert found.read_ahead == [str(file) for file in WHOLE.files][:expected]
+    loading = decide(configured(), WHOLE, filesystem, available_gib * GIB)
+    files = [str(file) for file in WHOLE.files]
+    assert (loading.read_ahead, loading.read_in) == (files[:local], files[:over_network])
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,12 @@ def test_no_value_is_read_from_the_device_between_the_copy_and_the_clipping(
 
     def noting(name: str) -> Any:
         own = getattr(torch.Tensor, name)
-        return lambda tensor: (read.append(name), own(tensor))[1]
+
+        def call(tensor: torch.Tensor) -> Any:
+            read.append(name)
+            return own(tensor)
+
+        return call
 
     for name in READERS:
         monkeypatch.setattr(torch.Tensor, name, noting(name))
