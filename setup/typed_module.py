@@ -18,7 +18,7 @@ def leave_if_incomplete(module: str) -> None:
     """Exit with 4, saying what to activate, if this Python lacks packages to begin `module`."""
     if python_fits(required_python()) and all(map(find_spec, _TO_BEGIN_WITH)):
         return
-    lines = [f"airlock: {sys.executable} lacks: {', '.join(missing_packages(''))}"]
+    lines = [f"airlock: {sys.executable} lacks: {', '.join(missing_packages(['train']))}"]
     is_rung = module.startswith("diagnostics.")
     args = [] if is_rung else sys.argv[1:]  # while a rung's module is looked for, not known
     activate, made = ROOT / ".venv/bin/activate", ", made on first use"

@@ -5,6 +5,7 @@ Nothing here may start a thread or touch CUDA (launch/start/rank/fork_safety.py 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -74,8 +75,8 @@ def build(config: RunConfig, run: RunDir) -> Any:
 
 def after_fork() -> None:
     """Repair in a rank what a fork leaves wrong; launch/start/rank/fork_safety.py saw to CUDA."""
-    import numpy as np
     import torch
 
     torch.set_num_threads(num_threads())  # OpenMP read OMP_NUM_THREADS in the zygote
-    np.random.seed()  # the global generator, whose state all forks would share
+    if numpy := sys.modules.get("numpy"):  # a script may do without
+        numpy.random.seed()  # the global generator, whose state all forks would share

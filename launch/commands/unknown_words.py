@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import NoReturn
 
 import click
-from click.exceptions import NoArgsIsHelpError
 
 from machine.processes.output import end_with
 from machine.typed import console_program, ls_runs, start_program
 from rundir.errors import ExitCode, UserError
 from rundir.paths import runs_folder, shown
 
+_HelpError = getattr(click.exceptions, "NoArgsIsHelpError", ())  # before 8.2 help is no error
 _OF_ONE_RUN = ("stop", "doctor", "try", "push", "track")
 _USUAL = {"profile": "tiny", "run": "latest"}  # arguments, where they are missing
 _LOGS = ("log", "logs", "tail", "follow", "output")
@@ -41,7 +41,7 @@ class AnsweringGroup(click.Group):
         try:
             return super().parse_args(ctx, list(args))
         except click.UsageError as error:
-            if isinstance(error, NoArgsIsHelpError):
+            if isinstance(error, _HelpError):
                 raise
             do = f"{console_program()} --help   # all commands"
             refuse(UserError(_said(error), do=do))
