@@ -69,7 +69,7 @@ What the start scripts preset:
     "--preload",
     metavar="NAMES",
     multiple=True,
-    help="Modules to import once for all ranks of a script; -NAME leaves one out.",
+    help="Modules to import once for a script's ranks; -NAME leaves one out, none all but torch.",
 )
 @click.option("-m", "--module", is_flag=True, help="Run a module, as python -m does.")
 @click.option("--force", is_flag=True, help="Start although it cannot fit or end well here.")

@@ -95,6 +95,7 @@ def _checked(script: ScriptConfig, path: str, preload: Sequence[str]) -> ScriptC
         if any("\ud800" <= character <= "\udfff" for character in word):
             raise UserError(f"{word!a} is not UTF-8", do="give it another name")
     names = [name.strip() for words in preload for name in words.split(",") if name.strip()]
+    names = [name for name in names if name != "auto"]
     for name in names:
         if not all(part.isidentifier() for part in name.removeprefix("-").split(".")):
             raise UserError(f"--preload {name!r} names no module", do="--preload NAME,-NAME")

@@ -10,12 +10,14 @@ import multiprocessing.process
 import os
 import sys
 import weakref
+from collections.abc import Callable
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import Any, NoReturn
 
 from launch.start.rank import zygote
+from launch.start.rank.learned_imports import Watch
 from launch.start.rank.reporter import Reporter, tell_failure
 from launch.start.rank.script_end import ScriptEnd
 from launch.start.rank.script_gate import ScriptGate
@@ -84,8 +86,11 @@ def run_script(config: RunConfig, run: RunDir, place: Any, report: Reporter) -> 
     give_input(place.local_rank)
     end = _watched(run, place, report)
     _step_aside(script, gate)
+    if place.local_rank == 0:
+        gate.at_meeting = _learning(script, report)
     sys.argv = [script.path, *script.args]
     code, has_failed = _execute(script, report.events, place.rank, end)
+    gate.at_meeting()
     if code == 0 and not has_failed:  # else its memory says nothing about other ranks
         gate.leave()
     if is_fork or has_failed:
@@ -99,6 +104,17 @@ def _watched(run: RunDir, place: Any, report: Reporter) -> ScriptEnd:
     from ranks.watchdog import watch_script
 
     return ScriptEnd(watch_script(run, place.rank, place.attempt, report.line), is_foreign)
+
+
+def _learning(script: ScriptConfig, report: Reporter) -> Callable[[], None]:
+    """Return what notes the imports of this rank for the next start."""
+    watch = Watch(script)
+
+    def keep() -> None:
+        if line := watch.keep():
+            report.line(line)
+
+    return keep
 
 
 def _be_the_main_process(process: multiprocessing.process.BaseProcess) -> None:

@@ -42,6 +42,7 @@ class ScriptGate:
         self._num_uses = 0
         self._undo: list[Callable[[], None]] = []
         self._gate: Gate | None = None
+        self.at_meeting: Callable[[], object] = lambda: None  # called when the script meets others
 
     def enter(self) -> Gate:
         """Wait for this rank's turn and enter. Raises TimeoutError, naming the holder."""
@@ -154,6 +155,7 @@ class ScriptGate:
         self._has_met = True
         for undo in self._undo:
             undo()
+        self.at_meeting()
         self.leave()
         assert self._gate is not None
         self._wait_for_all(self._gate)

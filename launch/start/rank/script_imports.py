@@ -54,8 +54,11 @@ class ImportPlan:
 def plan_imports(script: ScriptConfig, *, safe_to_fork: bool) -> ImportPlan:
     """Return the imports of `script` as it loads: torch, then its own in order, then `preload`.
 
-    `safe_to_fork` leaves out libraries that a process to be forked must not load.
+    `safe_to_fork` leaves out libraries that a process to be forked must not load. With the word
+    none in `preload` it is torch alone.
     """
+    if "none" in script.preload:
+        return ImportPlan((Import("torch"),), ())
     reader = _ScriptReader(script)
     wanted = [Import("torch"), *reader.steps]
     wanted += [Import(name) for name in script.preload if not name.startswith("-")]

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
 from launch.start.rank.fork_safety import inspect
+from launch.start.rank.learned_imports import (
+    learned_of,
+    libraries,
+    library_of,
+    mark_unsafe,
+    to_import,
+)
 from launch.start.rank.reporter import Reporter
 from launch.start.rank.script_imports import Import, ImportPlan, Setting, plan_imports
 from ranks.transformers_compat import quicken
@@ -41,7 +50,7 @@ def import_in_zygote(script: ScriptConfig, report: Reporter) -> None:
     plan = plan_imports(script, safe_to_fork=True)
     _say_left_out(plan, report)
     quicken()
-    with _settings_undone(plan), _asked_for_rank() as variables_read:
+    with _settings_undone(plan), _asked_for(_OF_A_RANK) as variables_read:
         for step in plan.steps:
             if isinstance(step, Setting):
                 _do(step, report)
@@ -50,7 +59,30 @@ def import_in_zygote(script: ScriptConfig, report: Reporter) -> None:
                 _do(step, report)
                 if step == Import("torch"):
                     _settle_torch()
-            _check(step, variables_read)
+            _check(step.name, variables_read, f"--preload -{step.name} leaves it out")
+    _import_learned(script, report)
+
+
+def _import_learned(script: ScriptConfig, report: Reporter) -> None:
+    """Import what ranks of the last start imported for themselves."""
+    learned = learned_of(script)
+    if not (names := list(to_import(script, learned))):
+        return
+    report.line(f"IMPORT: as ranks of the last start did: {libraries(names)}")
+    watched = _OF_A_RANK.union(learned.variables)
+    with _asked_for(watched) as read, report.events.span("zygote.import", what="learned"):
+        for name in names:
+            if name in sys.modules or library_of(name) in learned.unsafe:
+                continue
+            try:
+                importlib.import_module(name)
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - any library's code runs here
+                mark_unsafe(script, learned, library_of(name), f"{type(error).__name__}: {error}")
+            try:
+                _check(name, read, "the next start leaves it to the ranks")
+            except UnfitError as error:
+                mark_unsafe(script, learned, library_of(name), str(error))
+                raise
 
 
 def _settle_torch() -> None:
@@ -74,13 +106,12 @@ def _do(step: Import | Setting, report: Reporter) -> None:
         report.line(f"IMPORT: {step.name} is left to the script: {type(error).__name__}: {text}")
 
 
-def _check(step: Import, variables_read: list[str]) -> None:
-    do = f"--preload -{step.name} leaves it out"
+def _check(name: str, variables_read: list[str], do: str) -> None:
     if variables_read:
-        raise UnfitError(f"{step.name} asked for {variables_read[0]} when it was imported; {do}")
+        raise UnfitError(f"{name} asked for {variables_read[0]} when it was imported; {do}")
     reasons = inspect().why_not_to_fork
     if reasons is not None:
-        raise UnfitError(f"after importing {step.name}, {reasons}; {do}")
+        raise UnfitError(f"after importing {name}, {reasons}; {do}")
 
 
 def _say_left_out(plan: ImportPlan, report: Reporter) -> None:
@@ -109,19 +140,26 @@ def _settings_undone(plan: ImportPlan) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _asked_for_rank() -> Iterator[list[str]]:
-    """Yield a live list of the rank's variables that are read within the block."""
-    variables_read: list[str] = []
+def _asked_for(names: Set[str]) -> Iterator[list[str]]:
+    """Yield a live list of those variables that are read within the block as they were before it.
+
+    What a library sets itself it may read.
+    """
+    watched, variables_read = set(names), list[str]()
     environ_class: Any = type(os.environ)
-    get = environ_class.__getitem__
+    get, set_ = environ_class.__getitem__, environ_class.__setitem__
 
     def get_and_note(environ: Any, name: Any) -> Any:
-        if name in _OF_A_RANK:
+        if name in watched:
             variables_read.append(name)
         return get(environ, name)
 
-    environ_class.__getitem__ = get_and_note
+    def set_and_forget(environ: Any, name: Any, value: Any) -> None:
+        watched.discard(name)
+        set_(environ, name, value)
+
+    environ_class.__getitem__, environ_class.__setitem__ = get_and_note, set_and_forget
     try:
         yield variables_read
     finally:
-        environ_class.__getitem__ = get
+        environ_class.__getitem__, environ_class.__setitem__ = get, set_
