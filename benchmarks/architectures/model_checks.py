@@ -22,6 +22,7 @@ from train.data.dataset import Sample, prompted
 from train.model.build import add_method, load_model, merged, new_model
 from train.model.loss import SummedLoss
 from train.model.multimodal import known_class
+from train.model.norms import use_torch_norms
 from train.step.selftest import Tried, tried_of
 from train.trace.step_trace import trace
 
@@ -169,6 +170,7 @@ def _export(case: Case, model: Any) -> None:
         # Not Emu3's class of text alone: it reads no files of the whole model.
         reader: Any = known_class(plain.config)
         again = reader.from_pretrained(folder, dtype=dtype).eval()
+        use_torch_norms(again)  # as when it was trained: in bfloat16 they round once less
         after = again(input_ids=ids, use_cache=False).logits.float()
     largest = before.abs().max()
     _note(case, f"merge_{case.dtype}", float((before - inside).abs().max() / largest))

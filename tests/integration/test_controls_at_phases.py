@@ -276,7 +276,8 @@ def test_a_stop_typed_twice_at_once_ends_the_run_which_saves_if_there_is_somethi
     user: User, phase: str
 ) -> None:
     holds = Holds(user, phase)
-    with ended(user.airlock(*WHOLE, env=holds.env)) as process:
+    gate = holds.gate_taken() if phase == "gate" else contextlib.nullcontext()
+    with gate, ended(user.airlock(*WHOLE, env=holds.env)) as process:
         run = user.run()
         wait_for(run.status.exists, why="no status")
         typed = Typed(user, run)
