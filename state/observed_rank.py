@@ -18,6 +18,7 @@ _IDLE_DISK_BYTES = 64 << 10  # in one look: pages of logs and of the pulse
 _DEAF_S = 5.0  # in which a rank that can run Python code shows it
 _IDLE_TOLD_S = 3.0
 _MOST_NAMED = 4
+STOPPED = ("T", "t")  # the kernel's letters
 
 
 @dataclass(slots=True)
@@ -42,7 +43,7 @@ class ObservedRank:
     @property
     def is_stopped(self) -> bool:
         """True if a signal or a debugger has stopped it."""
-        return self.letter in ("T", "t")
+        return self.letter in STOPPED
 
     @property
     def is_gone(self) -> bool:

@@ -15,7 +15,7 @@ from rundir.control import is_asked
 from rundir.paths import RunDir
 from rundir.pulse import read_pulse
 from state.hang_limit import SLOW, allowed_s
-from state.observed_rank import ObservedRank, waits_text
+from state.observed_rank import STOPPED, ObservedRank, waits_text
 
 _WAITING_S, _WAITING_STEPS = 30.0, 5  # a wait is shown then: whichever is longer
 _LOOKS = 3  # in a row that must agree
@@ -120,17 +120,21 @@ class Waits:
         )
 
     def _seen(self, pids: dict[int, int], attempt: int, now: float) -> list[ObservedRank] | None:
-        """Return all ranks as they are now; None if a watchdog has not shown what its rank does."""
+        """Return all ranks as they are now; None if a watchdog has not shown what its rank does.
+
+        One that is stopped never will, and needs not: the kernel tells.
+        """
         for rank, pid in pids.items():
-            pulse = read_pulse(self._run.pulse(rank))
+            pulse, letter = read_pulse(self._run.pulse(rank)), letter_of(pid)
             before = self._ranks.get(rank)
             if pulse is None and before is not None:  # it was just being written
                 pulse = before.pulse
             is_there = pulse is not None and pulse.main.still_mono is not None
+            is_there |= letter in STOPPED
             if pulse is None or pulse.attempt != attempt or not (is_there or pulse.left):
                 return None
             observed = self._ranks.setdefault(rank, ObservedRank(rank, pid, pulse))
-            observed.pid, observed.pulse, observed.letter = pid, pulse, letter_of(pid)
+            observed.pid, observed.pulse, observed.letter = pid, pulse, letter
             observed.deaf_s = pulse.deaf_s(now)
         return [self._ranks[rank] for rank in pids]
 
