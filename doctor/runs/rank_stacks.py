@@ -15,9 +15,9 @@ from rundir.paths import shown
 _THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):", re.M)
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<where>.+)$', re.M)
 # The code that a rank is in while it waits for others: in a collective, in backward, for its GPU,
-# or for all ranks to have loaded.
+# or for all ranks to have loaded (older versions had that file elsewhere).
 _WAITS = re.compile(
-    r"torch/(distributed/|autograd/graph\.py|nn/parallel/distributed\.py)|/train/(ranks|rank/group)\.py"
+    r"torch/(distributed/|autograd/graph\.py|nn/parallel/distributed\.py)|/train/ranks\.py|/(train/rank|ranks)/group\.py"
 )
 _NUM_INNERMOST = 4
 # By the folders of this version, and of the one before it, whose run folders are read too.

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from doctor.runs import rank_stacks
 from doctor.runs.run_folder import find_folder, of_run
 from rundir.errors import ExitCode
 from rundir.paths import shown
@@ -334,6 +335,16 @@ def test_a_broken_rule_is_said_in_the_report_which_stands_without_it(
     story.raises(1, OOM)
     (line,) = story.report()
     assert "airlock doctor could not look at it: RuleError: broken.toml: rule 1 (x): " in line
+
+
+def test_files_of_ours_that_stacks_are_recognised_by_are_there() -> None:
+    group, script, watchdog = (
+        "ranks/group.py",
+        rank_stacks._RUNS_SCRIPT[0],
+        rank_stacks._WATCHDOG[0],
+    )
+    assert rank_stacks._WAITS.search(str(ROOT / group))
+    assert all((ROOT / name.lstrip("/")).is_file() for name in (group, script, watchdog))
 
 
 TYPED = "NUM_GPUS=2 ./start_single.sh --data 'my data.jsonl' --set train.lora_rank=8"
