@@ -151,7 +151,8 @@ dependencies = ["airlock-tiny>=1.0"]
 script = ["a-framework>=2"]
 train = ["a-framework>=3", "a-trainer"]
 """
-LAUNCHER, SCRIPT, TRAINER = set(), {"a-framework>=2"}, {"a-framework>=3", "a-trainer"}
+LAUNCHER: set[str] = set()
+SCRIPT, TRAINER = {"a-framework>=2"}, {"a-framework>=3", "a-trainer"}
 ASKED = {
     "my_train.py --lr 1": SCRIPT,
     "--num-gpus 2 -m package.train tiny": SCRIPT,
