@@ -29,15 +29,25 @@ class AnsweringCommand(click.Command):
         try:
             return super().parse_args(ctx, list(args))
         except click.UsageError as error:
-            refuse(_answer(error, ctx, args))
+            rewritten = _rewritten(ctx, args) if isinstance(error, click.NoSuchOption) else None
+            if rewritten is None:
+                refuse(_answer(error, ctx, args))
+            words, line = rewritten
+            click.echo(f"airlock: {line}", err=True)
+            return self.parse_args(ctx, words)
 
 
 class AnsweringGroup(click.Group):
-    """Commands that answer, as a group that answers unknown ones with those that are meant."""
+    """Commands that answer, as a group that answers unknown ones with those that are meant.
+
+    A script with its options stands for its run, as behind torchrun.
+    """
 
     command_class = AnsweringCommand
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if _begins_with_script(args):
+            args = ["run", *args]
         try:
             return super().parse_args(ctx, list(args))
         except click.UsageError as error:
@@ -72,13 +82,7 @@ def _answer(error: click.UsageError, ctx: click.Context, args: Sequence[str]) ->
     if isinstance(error, click.NoSuchOption):
         from launch.config.other_flags import answer
 
-        own = {
-            name: not param.is_flag
-            for param in ctx.command.params
-            if isinstance(param, click.Option)
-            for name in param.opts
-        }
-        if error_text := answer(error.option_name, args, own, program):
+        if error_text := answer(error.option_name, args, _own_options(ctx), program):
             return error_text
     if isinstance(error, click.MissingParameter) and error.param is not None:
         missing = _USUAL.get(error.param.name or "")
@@ -88,6 +92,23 @@ def _answer(error: click.UsageError, ctx: click.Context, args: Sequence[str]) ->
         return UserError(_said(error), do=f"{program} {shlex.join(near)}")
     do = f"{program} --help   # its options; what else can be set (--set): docs/configuration.md"
     return UserError(_said(error), do=do)
+
+
+def _rewritten(ctx: click.Context, args: Sequence[str]) -> tuple[list[str], str] | None:
+    """Return the start of a script in Airlock's words, if it was typed in another launcher's."""
+    from launch.config.other_flags import understood
+
+    return understood(args, _own_options(ctx)) if ctx.info_name == "run" else None
+
+
+def _own_options(ctx: click.Context) -> dict[str, bool]:
+    """Return the names of a command's options, and whether each takes a value."""
+    return {
+        name: not param.is_flag
+        for param in ctx.command.params
+        if isinstance(param, click.Option)
+        for name in param.opts
+    }
 
 
 def _nearest_value(error: click.BadParameter, args: Sequence[str]) -> list[str]:
@@ -125,6 +146,17 @@ def _instead(typed: str, rest: Sequence[str], known: Sequence[str]) -> str:
     if word in ("resume", "continue"):
         return f"{start_program()} {shlex.join(['--resume', *(rest or ['latest'])])}"
     return _nearest(word, rest, known)
+
+
+def _begins_with_script(args: Sequence[str]) -> bool:
+    """Return whether the first word that is no option's, or its value, names a script."""
+    from launch.config.script_request import is_script
+
+    first = args[0] if args else ""
+    if is_script(first) or first in ("-m", "--module"):
+        return True
+    names_one = any(word in ("-m", "--module") or is_script(word) for word in args)
+    return first.startswith("--") and first != "--help" and names_one
 
 
 def _can_be_started(word: str) -> bool:

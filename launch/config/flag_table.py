@@ -22,6 +22,7 @@ class Meaning:
     """What a flag is in Airlock: the `name` of a setting, an option or a variable.
 
     `of_flag`: of a flag that has no value, or true or false; the value to set where it is true.
+    `script`: the values with which it is understood before a script's name; "any" for all.
     """
 
     kind: Kind
@@ -29,6 +30,7 @@ class Meaning:
     note: str = ""
     of_flag: str = ""
     values: Mapping[str, str] = field(default_factory=dict)  # another program's words for values
+    script: tuple[str, ...] = ()
 
 
 @cache
@@ -45,6 +47,7 @@ def _meanings() -> dict[str, Meaning]:
             note=row.get("note", ""),
             of_flag=row.get("on", ""),
             values=row.get("values", {}),
+            script=tuple(row.get("script", "").split()),
         )
         for row in _table()["meaning"]
         for flag in row["flags"].split()

@@ -40,6 +40,20 @@ def answer(
     return UserError(f"no option {option}: here {words}", do=command.text())
 
 
+def understood(args: Sequence[str], own: Mapping[str, bool]) -> tuple[list[str], str] | None:
+    """Return the arguments in Airlock's words, and a line about those that were not.
+
+    None unless they start a script, and all that torchrun's options say of ranks is so here.
+    """
+    command = _Rewritten(args, own, "")
+    if not (command.is_understood and command.meanings):
+        return None
+    why = "".join(f": {note}" for note in command.notes[:1])
+    command.finish()
+    meanings = "; ".join(f"{flag} is {what}" for flag, what in command.meanings.items())
+    return command.words(), f"{meanings}{why}"
+
+
 class _Rewritten:
     """A command line, its foreign flags replaced by Airlock's own words."""
 
@@ -53,7 +67,8 @@ class _Rewritten:
         self._settings: dict[str, str] = {}
         self._variables: dict[str, str] = {}
         self._to_compute: list[tuple[str, str]] = []
-        self._notes: list[str] = []
+        self.notes: list[str] = []  # why they are left out
+        self._is_plain = True  # nothing but what a script's start knows, too
         self._script: list[str] = []
         self._of_trainer: dict[str, list[str]] = {}  # flags that a script has itself, with values
         while self._rest:
@@ -92,7 +107,8 @@ class _Rewritten:
     def _translate(self, flag: str, meaning: Meaning, value: str | None) -> None:
         """Put what a flag says into Airlock's words."""
         kind, self.meanings[flag] = meaning.kind, meaning.name or "left out"
-        self._notes += [meaning.note] if meaning.note else []
+        self._is_plain &= "any" in meaning.script or value in meaning.script
+        self.notes += [meaning.note] if meaning.note else []
         if kind in ("setting", "computed", "data", "resume"):
             self._of_trainer[flag] = [flag] if value is None else [flag, value]
         names_profile = kind == "profile" or (meaning.name == "model.path" and self._lacks_profile)
@@ -101,7 +117,7 @@ class _Rewritten:
         elif kind == "profile" and (value or "").endswith(OTHER_FORMATS):
             self._profile = [str(Path(str(value)).with_suffix(".toml"))]
             self.meanings[flag] = "the first word, a profile, which is a TOML file"
-            self._notes.append("once its settings stand there: docs/configuration.md")
+            self.notes.append("once its settings stand there: docs/configuration.md")
         elif kind == "setting":
             self._set(flag, meaning, value)
         elif kind == "computed":
@@ -131,13 +147,18 @@ class _Rewritten:
         ahead = (word for word in self._rest if not word.startswith("-"))
         return not (self._profile or any(map(is_known, ahead)))
 
+    @property
+    def is_understood(self) -> bool:
+        """Whether it starts a script, with no option whose meaning here is another."""
+        return self._is_plain and bool(self._script) and not (self._profile or self._variables)
+
     def finish(self) -> None:
         """Put what depends on ranks and steps into numbers, or give the script what is its own."""
         if self._script:
             self._script += [word for words in self._of_trainer.values() for word in words]
             of_script = "the script's, and stands behind its name"
             self.meanings |= dict.fromkeys(self._of_trainer, of_script)
-            self._settings, self._to_compute, self._notes = {}, [], []
+            self._settings, self._to_compute, self.notes = {}, [], []
             self._options = {key: self._options[key] for key in self._options if key in _OF_ALL}
             return
         if "--plain" in self._kept and self._options.get("--num-gpus", "1") != "1":
@@ -153,7 +174,7 @@ class _Rewritten:
             number, self.meanings[flag] = self._number(key, value), f"part of {key}"
             if number is not None:
                 self._settings[key] = str(number)
-            self._notes.append(_STEPS_OF_WARMUP if is_warmup else _SAMPLES_OF_STEP)
+            self.notes.append(_STEPS_OF_WARMUP if is_warmup else _SAMPLES_OF_STEP)
 
     def _number(self, key: str, value: str) -> int | None:
         """Return the steps, or the samples of a step, that `value` comes to, if that is known."""
@@ -170,16 +191,19 @@ class _Rewritten:
         except (UserError, ValueError):
             return None
 
-    def text(self) -> str:
-        """Return the whole command, with notes behind it."""
+    def words(self) -> list[str]:
+        """Return the arguments."""
         words = [*self._profile, *self._kept]
         words += [word for pair in self._options.items() for word in pair]
         words += [word for pair in self._settings.items() for word in ("--set", "=".join(pair))]
-        words += self._script
-        notes = "; ".join(dict.fromkeys(self._notes)).format(runs=shown(runs_folder()))
+        return words + self._script
+
+    def text(self) -> str:
+        """Return the whole command, with notes behind it."""
+        notes = "; ".join(dict.fromkeys(self.notes)).format(runs=shown(runs_folder()))
         note = f"   # {notes}" if notes else ""
         kept = variables() | self._variables
-        return f"{Command(variables=kept, program=self._program, words=words)}{note}"
+        return f"{Command(variables=kept, program=self._program, words=self.words())}{note}"
 
 
 def _run_in(value: str | None) -> str:

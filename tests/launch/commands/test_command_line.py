@@ -30,7 +30,6 @@ ANSWERS = {
     "train tiny --demo": "./start.sh tiny --demo",
     "32b": "./start.sh 32b",
     "my.toml --force": "./start.sh my.toml --force",
-    "train.py --lr 1": "./start.sh train.py --lr 1",
     "chat RUN hello": "./airlock try RUN hello",
     "diagnose": "./airlock doctor latest",
     "test": "./airlock check",

@@ -30,8 +30,7 @@ COMMANDS = {
     "tiny '--output_dir=my out' --lr=1e-3 --name a --packing": "'AIRLOCK_RUNS_DIR=my out' "
     "./start.sh tiny --name a --set train.learning_rate=1e-3 --set data.packing=true",
     "tiny --nproc_per_node 8": "./start.sh tiny --num-gpus 8",
-    "--standalone --nproc-per-node=2 -m pkg.train": "./start.sh --num-gpus 2 -m pkg.train",
-    "--nnodes 1 --nproc_per_node=gpu a.py --bf16": "./start.sh a.py --bf16",
+    "--nnodes 2 --nproc_per_node=4 a.py --bf16": "./start.sh --num-gpus 4 a.py --bf16",
     "--num_processes 4 --mixed_precision bf16 a.py": "./start.sh --num-gpus 4 a.py",
     "--batch_size 4 --bf16 a.py --x": "./start.sh a.py --x --batch_size 4 --bf16",
     "tiny --dataset owner/name": "./start.sh tiny --data hf:owner/name",
@@ -149,3 +148,26 @@ def test_the_work_of_a_rank_typed_as_a_script_says_what_to_type(environ: dict[st
     assert "worker.py is what a rank does after the gate" in done.stderr
     assert "./start.sh 32b" in done.stderr
     assert "ModuleNotFoundError" not in done.stderr
+
+
+# What torchrun or accelerate launch is given for a script, and what is said of it.
+UNDERSTOOD = {
+    "--nproc-per-node 3 --standalone a.py --lr 1": "--nproc-per-node is --num-gpus; "
+    "--standalone is left out: the ranks are of one node, and meet without an address",
+    "--nnodes=1 --node_rank 0 --nproc_per_node=3 --master_port 1 a.py": "--nnodes is left out; ",
+    "--num_processes 3 --num_machines 1 a.py": "--num_processes is --num-gpus; ",
+    "--nproc-per-node 3 -m a --lr 1": "--nproc-per-node is --num-gpus",
+}
+
+
+@pytest.mark.parametrize("line", UNDERSTOOD)
+@pytest.mark.parametrize("command", [("run",), ()])
+def test_what_torchrun_is_told_of_ranks_is_understood_before_a_script(
+    typed: Typed, tmp_path: Path, command: tuple[str, ...], line: str
+) -> None:
+    (tmp_path / "a.py").touch()
+    code, out, err = typed(*command, "--dry-run", *line.split())
+    assert code == 0, err
+    assert err.startswith(f"airlock: {UNDERSTOOD[line]}")
+    assert ", 3 ranks on " in out
+    assert ("--lr 1" in out) == line.endswith("--lr 1")
