@@ -59,7 +59,11 @@ def import_in_zygote(script: ScriptConfig, report: Reporter) -> None:
                 _do(step, report)
                 if step == Import("torch"):
                     _settle_torch()
-            _check(step.name, variables_read, f"--preload -{step.name} leaves it out")
+            try:
+                _check(step.name, variables_read, f"--preload -{step.name} leaves it out")
+            except UnfitError as error:  # nor is it to be learned from the ranks
+                mark_unsafe(script, learned_of(script), library_of(step.name), str(error))
+                raise
     _import_learned(script, report)
 
 
