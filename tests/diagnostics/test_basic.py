@@ -37,7 +37,7 @@ def test_a_package_outside_its_range_and_a_gpu_that_is_not_there_are_red(tmp_pat
     ended = diagnose("basic", env=environment(tmp_path, CUDA_VISIBLE_DEVICES="77"))
     assert ended.code == 4
     finding = ended.finding("packages")
-    assert "peft 0.1.0 (needs >=" in finding["text"]
+    assert "peft>=0.18 (0.1.0 is installed)" in finding["text"]
     assert "-m pip install -r" in finding["do"]
     assert "CUDA_VISIBLE_DEVICES=77" in ended.finding("cuda")["text"]
     assert "  → " in ended.output

@@ -33,7 +33,7 @@ def test_an_old_package_and_a_folder_for_runs_that_cannot_be_written_make_it_red
     assert ended.code == 4
     versions, disk = (row for row in ended.summary["findings"] if not row["ok"])
     assert versions["check"] == "versions"
-    assert "peft 0.1.0 (needs >=" in versions["text"]
+    assert "peft>=0.18 (0.1.0 is installed)" in versions["text"]
     assert "-m pip install -r" in versions["do"]
     assert disk["check"] == "disk"
     assert "AIRLOCK_RUNS_DIR=" in disk["do"]
