@@ -149,14 +149,13 @@ def _instead(typed: str, rest: Sequence[str], known: Sequence[str]) -> str:
 
 
 def _begins_with_script(args: Sequence[str]) -> bool:
-    """Return whether the first word that is no option's, or its value, names a script."""
+    """Return whether there is a script behind nothing but options, as behind torchrun."""
     from launch.config.script_request import is_script
 
     first = args[0] if args else ""
-    if is_script(first) or first in ("-m", "--module"):
-        return True
     names_one = any(word in ("-m", "--module") or is_script(word) for word in args)
-    return first.startswith("--") and first != "--help" and names_one
+    is_option = first.startswith("-") and first not in ("-h", "--help")
+    return names_one and (is_option or is_script(first))
 
 
 def _can_be_started(word: str) -> bool:

@@ -57,4 +57,5 @@ def _chunks(files: Sequence[str]) -> Iterator[tuple[int, int]]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    with contextlib.suppress(OSError):  # a file that has gone: whoever needs it will say so
+        main(sys.argv[1:])

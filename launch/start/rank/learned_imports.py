@@ -31,12 +31,11 @@ _NAMED = 4  # libraries, in a line
 
 @dataclass(slots=True)
 class Learned:
-    """A note: modules in the order of their import, the variables that the script sets, and why
-    libraries are left alone."""
+    """A note on a script."""
 
-    modules: list[str] = field(default_factory=list)
-    variables: list[str] = field(default_factory=list)
-    unsafe: dict[str, str] = field(default_factory=dict)
+    modules: list[str] = field(default_factory=list)  # in the order of their import
+    variables: list[str] = field(default_factory=list)  # that the script sets
+    unsafe: dict[str, str] = field(default_factory=dict)  # libraries left alone, and why
 
 
 def learned_of(script: ScriptConfig) -> Learned:
@@ -52,7 +51,7 @@ def learned_of(script: ScriptConfig) -> Learned:
 
 
 def to_import(script: ScriptConfig, learned: Learned) -> Iterator[str]:
-    """Yield the modules to import for all ranks, of those that have not been imported."""
+    """Yield the modules to import for all ranks, except what by then is imported or unsafe."""
     refused = {name[1:] for name in script.preload if name.startswith("-")}
     for name in learned.modules:
         if library_of(name) in learned.unsafe or refused & {name, name.partition(".")[0]}:
@@ -87,7 +86,6 @@ class Watch:
         self._script = script
         self._before, self._environ = set(sys.modules), dict(os.environ)
         self._own = tuple(f"{folder}/" for folder in _installed())
-        self._num_kept = 0
 
     def keep(self) -> str:
         """Write the note; return a line about what the next start gains, "" if that is nothing."""

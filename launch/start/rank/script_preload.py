@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-import sys
 from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
@@ -75,9 +74,7 @@ def _import_learned(script: ScriptConfig, report: Reporter) -> None:
     report.line(f"IMPORT: as ranks of the last start did: {libraries(names)}")
     watched = _OF_A_RANK.union(learned.variables)
     with _asked_for(watched) as read, report.events.span("zygote.import", what="learned"):
-        for name in names:
-            if name in sys.modules or library_of(name) in learned.unsafe:
-                continue
+        for name in to_import(script, learned):
             try:
                 importlib.import_module(name)
             except (Exception, SystemExit) as error:  # noqa: BLE001 - any library's code runs here
